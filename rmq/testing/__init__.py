@@ -14,7 +14,7 @@ Read in this order:
 * `blocking`: what is imported from here
 * `handle`: names, messages and faults, for all faces; the processes
 * `aio`, `tx`: the other faces
-* `server`: the process; `servers`: what runs in it
+* `server`: the process, and `control`, its HTTP port for other languages; `servers`: what runs in it
 * `faults`: what goes wrong on purpose
 * `external`: a cluster that runs elsewhere
 * `simulation`: servers and clients in simulated time

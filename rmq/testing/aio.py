@@ -30,6 +30,10 @@ class Cluster(Handle):
         """Create a topic and return its name, which no other test has. Clients can send to it at once."""
         return self._topic(name, queues)
 
+    def empty(self, topic: str | None = None) -> None:
+        """Let nobody see the messages that a topic has now; None: those of all topics, nor those that are delayed."""
+        self._each("empty", topic=topic)
+
     def deliver_delayed_now(self) -> None:
         """Deliver the delayed messages, retries included, that wait now and whose time has not come."""
         self._each("deliver_delayed_now")
@@ -68,10 +72,11 @@ async def cluster(
     config: Mapping[str, object] | None = None,
     keep: bool = False,
     log_level: str = "info",
+    port: int | None = None,
 ) -> AsyncIterator[Cluster]:
     """Run a NameServer and brokers in a process of their own; see :func:`rmq.testing.cluster`."""
     arguments = arguments_of(masters, slaves, role, config, keep=keep, log_level=log_level)
-    processes = await asyncio.to_thread(OneProcess, arguments)
+    processes = await asyncio.to_thread(OneProcess, arguments, port)
     try:
         yield Cluster(processes.links, processes.namesrv)
     finally:

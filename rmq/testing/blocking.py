@@ -43,6 +43,10 @@ class Cluster(Handle):
         """Create a topic and return its name, which no other test has. Clients can send to it at once."""
         return self._topic(name, queues)
 
+    def empty(self, topic: str | None = None) -> None:
+        """Let nobody see the messages that a topic has now; None: those of all topics, nor those that are delayed."""
+        self._each("empty", topic=topic)
+
     def deliver_delayed_now(self) -> None:
         """Deliver the delayed messages, retries included, that wait now and whose time has not come."""
         self._each("deliver_delayed_now")
@@ -120,15 +124,16 @@ def cluster(
     config: Mapping[str, object] | None = None,
     keep: bool = False,
     log_level: str = "info",
+    port: int | None = None,
 ) -> Iterator[Cluster]:
     """
     Run a NameServer and brokers in a process of their own.
 
     Each master (``broker-a``, ``broker-b``, …) has so many slaves. ``config`` are keys of all brokers. ``keep`` leaves
-    stores and logs where they are. Raises ServerFailed.
+    stores and logs where they are. ``port`` is the NameServer's, None: a free one. Raises ServerFailed.
     """
     arguments = arguments_of(masters, slaves, role, config, keep=keep, log_level=log_level)
-    processes = OneProcess(arguments)
+    processes = OneProcess(arguments, port)
     try:
         yield Cluster(processes)
     finally:
@@ -144,10 +149,11 @@ def isolated_cluster(
     config: Mapping[str, object] | None = None,
     keep: bool = False,
     log_level: str = "info",
+    port: int | None = None,
 ) -> Iterator[IsolatedCluster]:
     """Run each server in a process of its own, so that it can be paused, killed and started again."""
     arguments = arguments_of(masters, slaves, role, config, log_level=log_level)
-    processes = Isolated(arguments, masters=masters, slaves=slaves, keep=keep)
+    processes = Isolated(arguments, masters=masters, slaves=slaves, keep=keep, port=port)
     try:
         yield IsolatedCluster(processes)
     finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -24,6 +24,7 @@ FAMILIES = {
     "SEND_MESSAGE": (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE),
     "PULL_MESSAGE": (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE),
 }
+PULLS = frozenset(map(int, FAMILIES["PULL_MESSAGE"]))
 
 
 def codes_of(request: str | int) -> frozenset[int]:
@@ -249,11 +250,15 @@ class FaultTable(ResponderTable):
     """
     The responders of a node, behind the faults.
 
-    It has no lanes, so every request passes here; lanes answer the same, faster.
+    It has no lanes, so every request passes here; lanes answer the same, faster. Of a queue in ``emptied``, by topic
+    and queue id, pulls get what is behind its offset.
     """
 
-    def __init__(self, node: str, inner: ResponderTable, faults: Faults) -> None:
+    def __init__(
+        self, node: str, inner: ResponderTable, faults: Faults, emptied: Mapping[tuple[str, int], int] | None = None
+    ) -> None:
         super().__init__(stats=inner.stats)
+        self._emptied = {} if emptied is None else emptied
         self._node = node
         self._inner = inner
         self._faults = faults
@@ -262,7 +267,23 @@ class FaultTable(ResponderTable):
         return self._inner.codes()
 
     def dispatch(self, command: RemotingCommand, channel: Channel) -> Written:
+        if self._emptied and command.code in PULLS:
+            fields = command.ext_fields
+            end = self._emptied.get((fields["topic"], int(fields["queueId"])), 0)
+            if int(fields["queueOffset"]) < end:
+                return _go_on(command, end)
         return self._faults.dispatch(self._node, self._inner, command, channel)
+
+
+def _go_on(command: RemotingCommand, offset: int) -> bytes:
+    """
+    Answer a pull as if its filter matched nothing before ``offset``: the client pulls there at once.
+
+    A Java client whose offset is "moved" (code 21) waits for half a minute.
+    """
+    where = {"nextBeginOffset": offset, "minOffset": offset, "maxOffset": offset, "suggestWhichBrokerId": 0}
+    fields = {name: str(value) for name, value in where.items()}
+    return encode_reply(command, ResponseCode.PULL_RETRY_IMMEDIATELY, "emptied by a test", fields)
 
 
 class HeldReplication:

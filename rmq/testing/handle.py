@@ -421,11 +421,15 @@ def arguments_of(
     return arguments + ["--keep"] * keep
 
 
-class OneProcess:
-    """All servers in one process."""
+def _port(port: int | None) -> list[str]:
+    return [] if port is None else ["--port", str(port)]
 
-    def __init__(self, arguments: Sequence[str]) -> None:
-        self.process = ServerProcess(arguments)
+
+class OneProcess:
+    """All servers in one process; ``port`` is the NameServer's, None: a free one."""
+
+    def __init__(self, arguments: Sequence[str], port: int | None) -> None:
+        self.process = ServerProcess([*arguments, *_port(port)])
         self.namesrv = str(self.process.ready["namesrv"])
 
     @property
@@ -446,13 +450,14 @@ class Isolated:
     """
     One process for each server: ``namesrv``, masters ``broker-a``, ``broker-b``, slaves ``broker-a-1`` and so on.
 
-    Signals are real here. The folder and the ports of a server stay the same when it starts again.
+    Signals are real here. ``port`` is the NameServer's, None: a free one. The folder and the ports of a server stay the
+    same when it starts again.
     """
 
-    def __init__(self, arguments: Sequence[str], *, masters: int, slaves: int, keep: bool) -> None:
+    def __init__(self, arguments: Sequence[str], *, masters: int, slaves: int, keep: bool, port: int | None) -> None:
         self._keep = keep
         self.dir = tempfile.mkdtemp(prefix="rmq-testing-")
-        self._arguments = {"namesrv": [*arguments, "--only", "namesrv"]}
+        self._arguments = {"namesrv": [*arguments, "--only", "namesrv", *_port(port)]}
         self._running: dict[str, ServerProcess] = {}
         started = False
         try:

@@ -9,7 +9,8 @@ Each line of standard input is a command,
 ``{"error": …}``, with the ``id`` of the command if it has one; docs/testing-kit.md has the list.
 
 With the command line of a program behind ``--`` it runs this program, with ``NAMESRV_ADDR`` in its environment, ends
-with it and has its exit status; there are no lines then, but the one of an error.
+with it and has its exit status; there are no lines then, but the one of an error. The program sends its commands by
+HTTP to the URL in ``RMQ_CONTROL``.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from contextlib import suppress
 from typing import Any
 
 from twisted.internet.defer import Deferred, maybeDeferred
-from twisted.internet.error import ReactorNotRunning
+from twisted.internet.error import CannotListenError, ReactorNotRunning
 from twisted.logger import globalLogBeginner
 from twisted.python.failure import Failure
 
@@ -59,9 +60,15 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", metavar="NODE", help="namesrv, broker-a, broker-a-1, …: run this one alone")
     parser.add_argument("--namesrv", metavar="HOST:PORT", help="with --only: the NameServer of a broker")
     parser.add_argument("--port", type=int, help="of the NameServer, or of --only; default: a free one")
+    parser.add_argument(
+        "--control-port", type=int, help="of commands by HTTP, 0: a free one; default: with a program 0, else none"
+    )
     parser.add_argument("--topic", action="append", default=[], metavar="NAME[:QUEUES]", help="create it at the start")
     parser.add_argument(
-        "program", nargs="*", metavar="-- PROGRAM", help="run it with NAMESRV_ADDR, end with it and with its status"
+        "program",
+        nargs="*",
+        metavar="-- PROGRAM",
+        help="run it with NAMESRV_ADDR and RMQ_CONTROL, end with it and with its status",
     )
     return parser
 
@@ -101,6 +108,9 @@ class Process:
         self._root = root
         self._topics = topics_of(options)
         self._program: list[str] = options.program
+        self._control_port: int | None = options.control_port
+        if self._program and self._control_port is None:
+            self._control_port = 0
         self._running: subprocess.Popen[bytes] | None = None
         os.makedirs(self._root, exist_ok=True)
         self._log_path = os.path.join(self._root, f"{options.only}.log" if options.only else LOG_NAME)
@@ -135,14 +145,25 @@ class Process:
         await self._servers.start()
         for name, queues in self._topics:
             await self._servers.topic(name, queues)
+        control = None if self._control_port is None else self._listen(self._control_port)
         if self._program:
-            self._run_program()
+            self._run_program({"NAMESRV_ADDR": self._servers.namesrv_addr, "RMQ_CONTROL": str(control)})
         else:
-            self._ready()
+            self._ready({} if control is None else {"control": control})
 
-    def _run_program(self) -> None:
+    def _listen(self, port: int) -> str:
+        """Take commands by HTTP, and return the URL; the import takes as long as a tenth of the start."""
+        from rmq.testing.control import HOST, make_control
+
         try:
-            environment = {**os.environ, "NAMESRV_ADDR": self._servers.namesrv_addr}
+            listening = self._reactor.listenTCP(port, make_control(self._reactor, self._answer), interface=HOST)
+        except (CannotListenError, OverflowError) as error:
+            raise ServersError(f"--control-port {port}: {error}") from None
+        return f"http://{HOST}:{listening.getHost().port}"
+
+    def _run_program(self, addresses: dict[str, str]) -> None:
+        try:
+            environment = {**os.environ, **addresses}
             self._running = subprocess.Popen(self._program, env=environment)
         except OSError as error:
             raise ServersError(f"{self._program[0]} cannot be run: {error.strerror}") from None
@@ -161,15 +182,15 @@ class Process:
         if self._running is not None:
             self._running.terminate()
 
-    def _ready(self) -> None:
-        self._write({"ready": True, **self._servers.describe(), "log": self._log_path, "pid": os.getpid()})
+    def _ready(self, control: dict[str, str]) -> None:
+        self._write({"ready": True, **self._servers.describe(), **control, "log": self._log_path, "pid": os.getpid()})
         threading.Thread(target=self._read, name="commands", daemon=True).start()
 
     def _failed(self, failure: Failure) -> None:
         self.status = 1
         if not failure.check(ServersError, ConfigError):
             failure.printTraceback(sys.stderr)
-        self._write({"error": f"{failure.type.__name__ if failure.type else ''}: {failure.getErrorMessage()}"})
+        self._write({"error": _text(failure)})
         if self._reactor.running:
             self._reactor.callLater(0, self._reactor.stop)
 
@@ -184,26 +205,32 @@ class Process:
         self._reactor.stop()
 
     def _command(self, line: str) -> None:
+        self._answer(line).addCallback(self._write)
+
+    def _answer(self, line: str) -> Deferred[dict[str, Any]]:
+        """Do the command of a line; fires with its answer."""
         same: dict[str, Any] = {}
 
         def do() -> Any:
             arguments = json.loads(line)
             if "id" in arguments:
                 same["id"] = arguments.pop("id")
-            return self._servers.do(arguments.pop("do"), arguments)
+            return self._servers.do(arguments.pop("do", None), arguments)
 
-        def failed(failure: Failure) -> None:
-            self._write(
-                same | {"error": f"{failure.type.__name__ if failure.type else ''}: {failure.getErrorMessage()}"}
-            )
+        def failed(failure: Failure) -> dict[str, Any]:
+            return same | {"error": _text(failure)}
 
-        maybeDeferred(do).addCallback(lambda result: self._write(same | {"result": result})).addErrback(failed)
+        return maybeDeferred(do).addCallbacks(lambda result: same | {"result": result}, failed)
 
     def _write(self, answer: dict[str, Any]) -> None:
         try:
             print(json.dumps(answer), flush=True)
         except BrokenPipeError:  # nobody reads: standard input ends too
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
+
+
+def _text(failure: Failure) -> str:
+    return f"{failure.type.__name__ if failure.type else ''}: {failure.getErrorMessage()}"
 
 
 def main(arguments: list[str] | None = None) -> int:

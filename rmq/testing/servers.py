@@ -148,6 +148,8 @@ class RunningBroker:
     node: str
     service: BrokerService
     disk: FillableDisk
+    #: (topic, queue id) -> the offset before which a test has emptied the queue
+    emptied: dict[tuple[str, int], int]
 
     @property
     def is_master(self) -> bool:
@@ -287,11 +289,12 @@ class Servers:
             host_name=name,
             on_fatal=self._on_fatal,
         )
+        emptied: dict[tuple[str, int], int] = {}
         for server in (service.server, service.vip_server):
-            server.responders = FaultTable(node, server.responders, self.faults)
+            server.responders = FaultTable(node, server.responders, self.faults, emptied)
         service.store.replication = HeldReplication(service.ha, self.faults)
         service.startService()
-        self.brokers[node] = RunningBroker(node, service, disk)
+        self.brokers[node] = RunningBroker(node, service, disk, emptied)
 
     def _setup(self, name: str, broker_id: int, port: int, folder: str) -> BrokerSetup:
         values = {
@@ -366,12 +369,12 @@ class Servers:
         return [
             {"broker": name, "record": b64encode(data).decode()}
             for broker in self.masters
-            for name, data in stored(broker.service, topic)
+            for name, data in stored(broker.service, topic, broker.emptied)
         ]
 
     def unconsumed(self, group: str, topic: str) -> int:
         """Return how many messages of a topic, and of the retry topic of a group, the group has not acknowledged."""
-        left = sum(unconsumed(broker.service, group, topic) for broker in self.masters)
+        left = sum(unconsumed(broker.service, group, topic, broker.emptied) for broker in self.masters)
         if left and self._reactor.seconds() >= self._ask_at_s.get(group, 0.0):
             self._ask_at_s[group] = self._reactor.seconds() + ASK_EVERY_S
             for broker in self.masters:
@@ -392,6 +395,41 @@ class Servers:
             pass  # a client that does not know the question writes its offsets when its time comes
         finally:
             self._asked.discard(member.channel)
+
+    async def wait_consumed(self, group: str, topic: str, timeout_s: float = 30.0) -> None:
+        """Wait until nothing is unconsumed; ServersError."""
+        what = f"group {group} has acknowledged all messages of topic {topic}"
+        await self._until(lambda: not self.unconsumed(group, topic), what, timeout_s)
+
+    async def wait_messages(self, topic: str, count: int = 1, timeout_s: float = 30.0) -> list[dict[str, Any]]:
+        """Wait until a topic has so many messages, and return all that it has; ServersError."""
+        await self._until(lambda: len(self.messages(topic)) >= count, f"{count} messages of topic {topic}", timeout_s)
+        return self.messages(topic)
+
+    async def empty(self, topic: str | None = None) -> None:
+        """
+        Let nobody see the messages that a topic has now; None: those of all topics, nor those that are delayed.
+
+        They stay in the store, and look-ups by key or id find them; pulls, `messages` and `unconsumed` do not.
+        """
+        if topic is None:
+            await self._skip_delayed()
+        for broker in self.brokers.values():
+            for name, queue_id, _, end in broker.service.store.queue_ranges():
+                if topic in (None, name):
+                    broker.emptied[name, queue_id] = end
+
+    async def _skip_delayed(self) -> None:
+        await self._delivery.acquire()
+        try:
+            all_delays: list[Any] = [broker.service.delays for broker in self.masters]
+            await self._until(lambda: not any(one._delivering for one in all_delays), "no delivery is under way")
+            for broker, delays in zip(self.masters, all_delays, strict=True):
+                for name, queue_id, _, end in broker.service.store.queue_ranges():
+                    if name == SCHEDULE_TOPIC:
+                        delays._advance(queue_id + 1, end)
+        finally:
+            self._delivery.release()
 
     async def deliver_delayed_now(self) -> None:
         """Deliver all delayed messages that wait now; not those that come meanwhile, a next retry for example."""
@@ -514,18 +552,26 @@ class Servers:
                 broker.service.notices.now(online)
 
 
-def stored(service: BrokerService, topic: str) -> Iterator[tuple[str, bytes]]:
+#: of a broker that was never emptied
+NOTHING_EMPTIED: Mapping[tuple[str, int], int] = {}
+
+
+def stored(
+    service: BrokerService, topic: str, emptied: Mapping[tuple[str, int], int] = NOTHING_EMPTIED
+) -> Iterator[tuple[str, bytes]]:
     """Yield (broker name, record) of the messages of a topic, by queue and offset."""
     store = service.store
     for queue_id in sorted(queue_id for name, queue_id in store.queues() if name == topic):
-        offset = store.min_offset(topic, queue_id)
+        offset = max(store.min_offset(topic, queue_id), emptied.get((topic, queue_id), 0))
         while (got := store.get(topic, queue_id, offset, 32)).status is GetStatus.FOUND:
             for data in got.messages:
                 yield service.setup.name, data
             offset = got.next_begin_offset
 
 
-def unconsumed(service: BrokerService, group: str, topic: str) -> int:
+def unconsumed(
+    service: BrokerService, group: str, topic: str, emptied: Mapping[tuple[str, int], int] = NOTHING_EMPTIED
+) -> int:
     """
     Return how many messages of a topic and of a group's retries have no acknowledgement of the group.
 
@@ -537,7 +583,8 @@ def unconsumed(service: BrokerService, group: str, topic: str) -> int:
     store, offsets, count = service.store, service.offsets, 0
     for name, queue_id in store.queues():
         if name in (topic, RETRY_PREFIX + group):
-            done = max(offsets.query(group, name, queue_id) or 0, store.min_offset(name, queue_id))
+            first = max(store.min_offset(name, queue_id), emptied.get((name, queue_id), 0))
+            done = max(offsets.query(group, name, queue_id) or 0, first)
             count += max(0, store.max_offset(name, queue_id) - done)
     return count
 
@@ -585,6 +632,9 @@ COMMANDS = (
     "topic",
     "messages",
     "unconsumed",
+    "wait_consumed",
+    "wait_messages",
+    "empty",
     "deliver_delayed_now",
     "redeliver",
     "refuse",

@@ -33,6 +33,12 @@ class Cluster(Handle):
         fired: Deferred[str] = created.addCallback(lambda _: full)
         return fired
 
+    def empty(self, topic: str | None = None) -> Deferred[None]:
+        """Fires when nobody sees the messages that a topic had; None: those of all topics, nor those delayed."""
+        emptied: Deferred[None]
+        (emptied,) = self._each("empty", topic=topic)
+        return emptied
+
     def deliver_delayed_now(self) -> Deferred[None]:
         """Deliver the delayed messages, retries included, that wait now and whose time has not come."""
         delivered: Deferred[None]
@@ -95,9 +101,10 @@ class InProcess:
         role: str = "ASYNC_MASTER",
         config: Mapping[str, object] | None = None,
         keep: bool = False,
+        port: int | None = None,
     ) -> None:
         texts = {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in (config or {}).items()}
-        layout = Layout(masters=masters, slaves=slaves, role=role, config=texts)
+        layout = Layout(masters=masters, slaves=slaves, role=role, config=texts, port=port)
         layout.check()
         self._keep = keep
         self.dir = tempfile.mkdtemp(prefix="rmq-testing-")

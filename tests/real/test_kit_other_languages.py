@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,34 @@ pytestmark = pytest.mark.real
 DOCUMENT = "docs/testing-kit.md"
 JAVA_SERVICE = 'SERVICE = ["java", "-cp", "target/classes:target/dependency/*", "Billing"]'
 
+JUNIT = {
+    "BeforeEach": "public @interface BeforeEach {}",
+    "Test": "public @interface Test {}",
+    "Assertions": """
+public class Assertions {
+    public static void assertEquals(Object wanted, Object got, String... why) {
+        if (!wanted.equals(got)) throw new AssertionError(got + " " + String.join(" ", why));
+    }
+}""",
+}
+MAIN = """
+public class Main {
+    public static void main(String[] args) throws Exception {
+        Thread.setDefaultUncaughtExceptionHandler((thread, error) -> {
+            error.printStackTrace();
+            System.exit(1);
+        });
+        for (int i = 0; i < 2; i++) {
+            OrdersTest test = new OrdersTest();
+            test.begin();
+            test.anOrderThatIsRefusedIsSentAgain();
+        }
+        System.out.println("passed");
+        System.exit(0);
+    }
+}
+"""
+
 
 def passes(folder: Path, service: str) -> None:
     """Run the test of the document in a folder that has the service."""
@@ -32,7 +61,7 @@ def passes(folder: Path, service: str) -> None:
 def test_java(version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The Java service compiles with the client of 4.x and of 5.x, and passes the test."""
     require_apache(version)
-    (source,) = blocks_of(DOCUMENT, "java")
+    (source,) = (text for text in blocks_of(DOCUMENT, "java") if "class Billing" in text)
     (tmp_path / "Billing.java").write_text(source)
     (tmp_path / "target").mkdir()
     (tmp_path / "target" / "dependency").symlink_to(jars(version))
@@ -41,6 +70,27 @@ def test_java(version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert done.returncode == 0, done.stderr
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", f"-Xmx160m -XX:+UseSerialGC -Duser.home={tmp_path}")
     passes(tmp_path, JAVA_SERVICE)
+
+
+def test_junit(tmp_path: Path) -> None:
+    """The test for JUnit compiles and passes, twice, with JUnit played by a few lines: its jars are not Apache's."""
+    require_apache(APACHE_4)
+    (source,) = (text for text in blocks_of(DOCUMENT, "java") if "class OrdersTest" in text)
+    (tmp_path / "OrdersTest.java").write_text(source)
+    junit = tmp_path / "org" / "junit" / "jupiter" / "api"
+    junit.mkdir(parents=True)
+    for name, text in JUNIT.items():
+        (junit / f"{name}.java").write_text(f"package org.junit.jupiter.api;\n{text}\n")
+    (tmp_path / "Main.java").write_text(MAIN)
+    classes = f"{tmp_path}:{jars(APACHE_4)}/*"
+    command = ["javac", "-cp", classes, "-d", str(tmp_path), "Main.java"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    options = ["-Xmx160m", "-XX:+UseSerialGC", f"-Duser.home={tmp_path}"]
+    servers = [sys.executable, "-m", "rmq.testing.server", "--topic", "orders", "--"]
+    command = [*servers, "java", *options, "-cp", classes, "Main"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stdout.splitlines()[-1] == "passed", done.stdout + done.stderr
 
 
 def test_go(tmp_path: Path) -> None:

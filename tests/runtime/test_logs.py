@@ -19,7 +19,7 @@ from rmq.ha import follower, hub
 from rmq.remoting import client, server
 from rmq.runtime import logs
 from rmq.runtime.config import ConfigError
-from rmq.runtime.http.site import StatusSite
+from rmq.runtime.http.quiet import QuietSite
 from rmq.runtime.logs import (
     MAX_QUIET_KEYS,
     LogThrottle,
@@ -253,5 +253,5 @@ class LogThrottleTests(SynchronousTestCase):
 class QuietFactoryTests(SynchronousTestCase):
     def test_no_line_per_factory(self) -> None:
         """Twisted logs the start and the stop of each factory that is noisy: two lines for every dial of a peer."""
-        for factory in (server._Connections, client._Outgoing, hub.MasterHub, follower._Attempts, StatusSite):
+        for factory in (server._Connections, client._Outgoing, hub.MasterHub, follower._Attempts, QuietSite):
             self.assertFalse(factory.noisy, factory)

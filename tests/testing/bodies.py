@@ -47,6 +47,8 @@ async def first_send_comes_soon(reactor: Any) -> float:
         took = reactor.seconds() - began
         assert result.status is SendStatus.OK
         assert [message.body for message in mq.messages(topic)] == [b"hello"]
+        await mq.empty()
+        assert mq.messages(topic) == []
     return float(took)
 
 

@@ -16,7 +16,7 @@ from typing import get_type_hints
 import pytest
 from twisted.internet import reactor
 
-from rmq.blocking import Client, Message, PushSettings, SendStatus
+from rmq.blocking import Client, From, Message, PushSettings, ReceivedMessage, SendStatus
 from rmq.errors import NotDelivered
 from rmq.runtime.disk.files import DiskUsage, RealDisk
 from rmq.testing import Cluster, IsolatedCluster, ServerFailed, aio, cluster, isolated_cluster
@@ -114,6 +114,7 @@ def test_a_program_with_servers(tmp_path: Path) -> None:
         "from rmq.blocking import Client\n"
         "with Client() as client:\n"
         "    print(os.environ['NAMESRV_ADDR'], len(client.producer().queues('orders')))\n"
+        "assert os.environ['RMQ_CONTROL'].startswith('http://127.0.0.1:')\n"
         "sys.exit(3)\n"
     )
     (tmp_path / "program.py").write_text(source)
@@ -245,11 +246,48 @@ def test_wait_for_a_broadcast(rmq: Cluster, rmq_client: Client) -> None:
         rmq.wait_consumed(group, topic)
 
 
+def test_emptied_topics(rmq: Cluster) -> None:
+    """Of an emptied topic nobody gets what it had, a group that was behind gets what comes next, at once."""
+    topic, other, group = rmq.topic(queues=1), rmq.topic(queues=1), rmq.group()
+    with rmq.client() as client:
+        producer = client.producer()
+        for body in (b"1", b"2", b"3"):
+            producer.send(Message(topic, body))
+        producer.send(Message(other, b"stays"))
+        rmq.empty(topic)
+        assert rmq.messages(topic) == [] and rmq.unconsumed(group, topic) == 0
+        assert [message.body for message in rmq.messages(other)] == [b"stays"]
+        producer.send(Message(topic, b"new"))
+        assert rmq.unconsumed(group, topic) == 1
+        got: list[bytes] = []
+
+        def handle(message: ReceivedMessage) -> None:
+            got.append(message.body)
+
+        settings = PushSettings(consume_from=From.FIRST)
+        client.push_consumer(group, {topic: "*"}, handler=handle, settings=settings).start()
+        rmq.wait_consumed(group, topic)
+        assert got == [b"new"]
+        producer.send(Message(other, b"in an hour", delay_level=17))
+        rmq.empty()
+        rmq.deliver_delayed_now()
+        assert rmq.messages(other) == []
+
+
+def test_the_port_of_a_cluster() -> None:
+    """Programs that were not started by the test find servers whose NameServer has the port that the test names."""
+    port = free_port()
+    for servers in (cluster, isolated_cluster):
+        with servers(port=port) as mq:
+            assert mq.namesrv == f"127.0.0.1:{port}" and mq.topic()
+
+
 def test_types() -> None:
     """A checker of types knows what the methods of each face return."""
     for face in (Cluster, IsolatedCluster, aio.Cluster):
         assert get_type_hints(face.topic)["return"] is str
-        assert get_type_hints(face.deliver_delayed_now)["return"] is NoneType
+        for method in (face.deliver_delayed_now, face.empty):
+            assert get_type_hints(method)["return"] is NoneType
 
 
 def test_isolated() -> None:

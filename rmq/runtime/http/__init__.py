@@ -4,7 +4,7 @@ The HTTP port of a process: metrics for Prometheus, status pages for people, a h
 Read in this order:
 
 * `service`: the port; `face`: what a role serves there
-* `site`: the twisted.web side
+* `site`: the twisted.web side; `quiet`: without Twisted's access log
 * `html`: small pages; text is escaped unless it is Markup
 * `metrics`: metric families, and the text of a scrape
 

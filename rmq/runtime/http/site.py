@@ -12,10 +12,11 @@ from twisted.logger import Logger
 from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
 from twisted.python.failure import Failure
 from twisted.web.resource import Resource
-from twisted.web.server import NOT_DONE_YET, Request, Site
+from twisted.web.server import NOT_DONE_YET, Request
 
 from rmq.runtime.http.face import HEALTH, METRICS, Face
 from rmq.runtime.http.metrics import Scrapes
+from rmq.runtime.http.quiet import QuietSite
 
 #: limit of connections, each with the memory of one answer at most; a further one evicts the oldest
 MAX_CONNECTIONS = 32
@@ -34,7 +35,8 @@ _HEADERS = {
 
 def make_site(reactor: Any, face: Face) -> BoundedSite:
     """Return the factory of HTTP connections that show ``face``."""
-    return BoundedSite(StatusSite(_Console(face, Scrapes(reactor, face.collectors)), timeout=IDLE_S, reactor=reactor))
+    console = _Console(face, Scrapes(reactor, face.collectors))
+    return BoundedSite(QuietSite(console, requestFactory=_BodilessRequest, timeout=IDLE_S, reactor=reactor))
 
 
 class _Console(Resource):
@@ -109,24 +111,6 @@ class _BodilessRequest(Request):
         self._thrown_away += len(data)
         if self._thrown_away > MAX_BODY_BYTES:
             self.loseConnection()
-
-
-class StatusSite(Site):
-    """A site without access log, and so without Twisted's timer of one second for it."""
-
-    def __init__(self, resource: Resource, *, timeout: float, reactor: Any) -> None:
-        super().__init__(resource, requestFactory=_BodilessRequest, timeout=timeout, reactor=reactor)
-
-    noisy = False
-
-    def startFactory(self) -> None:
-        """Nothing to open."""
-
-    def stopFactory(self) -> None:
-        """Nothing to close."""
-
-    def log(self, request: Any) -> None:
-        """Requests are not logged."""
 
 
 class _Connection(ProtocolWrapper):

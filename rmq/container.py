@@ -8,7 +8,6 @@ that of the container's own network, which clients elsewhere cannot reach: so it
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import os
 import socket
 import sys
@@ -80,26 +79,26 @@ def command(arguments: Sequence[str], environment: Mapping[str, str], *, first: 
 
 
 def broker_address(text: str, port: str, first: str, resolve: Resolve) -> str:
-    """Return the address to register for RMQ_BROKER_IP1; raises NotUsable."""
+    """
+    Return the address or name to register for RMQ_BROKER_IP1; raises NotUsable.
+
+    A name stays one: clients elsewhere may have another address for it than this container, and a certificate names it.
+    """
     if text == "auto":
         return first
     if not text:
         raise NotUsable(WITHOUT_ADDRESS.format(first=first, port=port))
-    try:
-        return str(ipaddress.ip_address(text))
-    except ValueError:
-        pass
-    for name in HOST_NAMES if text == "host" else (text,):
+    if text != "host":
+        return text
+    for name in HOST_NAMES:
         try:
             return resolve(name)
         except OSError:
             continue
-    if text == "host":
-        raise NotUsable(
-            f"rmq-container: RMQ_BROKER_IP1=host, but {' and '.join(HOST_NAMES)} are unknown here; run the container"
-            " with --add-host=host.docker.internal:host-gateway, or give the address itself"
-        )
-    raise NotUsable(f"rmq-container: RMQ_BROKER_IP1={text}: an address is expected, or host, auto, or a known name")
+    raise NotUsable(
+        f"rmq-container: RMQ_BROKER_IP1=host, but {' and '.join(HOST_NAMES)} are unknown here; run the container"
+        " with --add-host=host.docker.internal:host-gateway, or give the address itself"
+    )
 
 
 def health(port: int = HTTP_PORT) -> int:

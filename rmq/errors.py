@@ -5,6 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+#: what to try when the peer ends a connection, before it has sent anything, that does not use TLS, or that does
+CLOSED_PLAIN = (
+    "closed by the peer before it sent a byte: does it take TLS connections only (tls.server.mode=enforcing)? Then use "
+    "--tlsConfig FILE of rmq-admin, tls=FILE of a client, tls.enable=true of a NameServer or broker"
+)
+CLOSED_TLS = (
+    "closed by the peer in the TLS handshake, or its answer is not TLS: is this a plain port "
+    "(tls.server.mode=disabled)? Then connect without TLS"
+)
+
 
 class RocketMqError(Exception):
     """The root of them all."""

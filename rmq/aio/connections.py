@@ -12,7 +12,7 @@ import ssl
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rmq.client.host import Answer, Prepare
-from rmq.errors import RequestFailed, RequestTimeout, Unreachable
+from rmq.errors import CLOSED_PLAIN, CLOSED_TLS, RequestFailed, RequestTimeout, Unreachable
 from rmq.wire.command import ONEWAY, RemotingCommand, decode_command, encode_command
 from rmq.wire.contract import Contract
 from rmq.wire.correlator import Correlator, TooManyWaiting
@@ -29,6 +29,9 @@ MAX_UNSENT_ONEWAY_BYTES = 1024 * 1024
 #: without a byte in either direction a connection is closed.  Java: clientChannelMaxIdleTimeSeconds
 IDLE_S = 120.0
 
+#: OpenSSL's reasons when the answer to a handshake is not TLS
+NO_TLS = ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE")
+
 H = TypeVar("H")
 B = TypeVar("B")
 RH = TypeVar("RH")
@@ -44,7 +47,7 @@ class AsyncioConnections:
         self.host = host
         self.prepare = prepare
         self.answer = answer
-        self._tls = tls
+        self.tls = tls
         self._links: dict[str, Link] = {}
         #: all with a socket, those that no request goes to any more too
         self.connected: set[Link] = set()
@@ -119,12 +122,13 @@ class AsyncioConnections:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                making = loop.create_connection(lambda: Link(self, addr), host.strip("[]"), int(port), ssl=self._tls)
+                making = loop.create_connection(lambda: Link(self, addr), host.strip("[]"), int(port), ssl=self.tls)
                 _, link = await making
         except TimeoutError:
             raise Unreachable(addr, f"cannot connect to {addr}: no connection within {CONNECT_TIMEOUT_S:g} s") from None
         except (OSError, ValueError) as error:
-            raise Unreachable(addr, f"cannot connect to {addr}: {error}") from error
+            text = CLOSED_TLS if self.tls is not None and is_no_tls(error) else str(error)
+            raise Unreachable(addr, f"cannot connect to {addr}: {text}") from error
         self._links[addr] = link
         return link
 
@@ -149,6 +153,7 @@ class Link(asyncio.Protocol):
         self._moved_s = self._loop.time()
         self._idle_timer: asyncio.TimerHandle | None = None
         self._unsent: list[bytes] = []
+        self._heard = False
 
     @property
     def unsent_bytes(self) -> int:
@@ -232,6 +237,7 @@ class Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._moved_s = self._loop.time()
+        self._heard = True
         try:
             for frame in self._decoder.receive(data):
                 self._take(decode_command(frame))
@@ -259,12 +265,22 @@ class Link(asyncio.Protocol):
         for timer in (self._timer, self._idle_timer):
             if timer is not None:
                 timer.cancel()
+        is_plain = self._owner.tls is None
+        unheard = is_plain and not self._heard and (error is None or isinstance(error, ConnectionResetError))
+        why = CLOSED_PLAIN if unheard else str(error or "")
         for code, _, answer in self._calls.close():
             if not answer.done():
                 text = f"the connection to {self.addr} closed before request {code} was answered"
-                answer.set_exception(Unreachable(self.addr, f"{text}: {error}" if error else text))
+                answer.set_exception(Unreachable(self.addr, f"{text}: {why}" if why else text))
         if not self.lost.done():
             self.lost.set_result(None)
+
+
+def is_no_tls(error: Exception) -> bool:
+    """Return whether a handshake failed because the peer hung up or answered something else than TLS."""
+    if isinstance(error, ssl.SSLError):
+        return isinstance(error, ssl.SSLEOFError) or error.reason in NO_TLS
+    return isinstance(error, ConnectionResetError | ConnectionAbortedError)
 
 
 def encode_frame(addr: str, command: RemotingCommand) -> bytes:

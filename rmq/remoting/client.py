@@ -16,12 +16,12 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from rmq.errors import BadAnswer, Refused, RequestFailed, RequestTimeout, Unreachable
+from rmq.errors import CLOSED_PLAIN, CLOSED_TLS, BadAnswer, Refused, RequestFailed, RequestTimeout, Unreachable
 from rmq.remoting.channel import Channel
 from rmq.remoting.protocol import RemotingProtocol
 from rmq.remoting.responders import ResponderTable
 from rmq.runtime.platform import Platform, split_addr
-from rmq.runtime.tls.context import ClientTls, loss_text
+from rmq.runtime.tls.context import ClientTls, is_no_tls, loss_text
 from rmq.wire.command import RemotingCommand
 from rmq.wire.contract import Contract
 from rmq.wire.exchange import Response
@@ -208,6 +208,8 @@ class RemotingClient(Service):
         error = loss_text(failure.value)
         if failure.check(TimeoutError):
             error = f"no connection within {CONNECT_TIMEOUT_MS} ms"
+        elif self._tls is not None and is_no_tls(failure.value):
+            error = CLOSED_TLS
         elif failure.check(CancelledError):
             error = f"{self.name} is stopped"
         dial.failed(f"cannot connect to {dial.addr}: {error}")
@@ -229,6 +231,7 @@ class RemotingClient(Service):
             idle_seconds=self._idle_seconds,
             opened=self._opened,
             closed=self._closed,
+            unheard=CLOSED_PLAIN if self._tls is None else None,
         )
 
     def _opened(self, channel: Channel) -> None:

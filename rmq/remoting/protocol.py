@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.defer import Deferred
-from twisted.internet.error import ConnectionDone
+from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IDelayedCall, IPushProducer, IReactorTime, ITCPTransport
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.logger import Logger
@@ -24,6 +24,8 @@ from zope.interface import implementer
 from rmq.remoting.channel import Channel
 from rmq.remoting.limits import DEFAULT_LIMITS, RemotingLimits
 from rmq.remoting.responders import MAX_COLLECTED_BYTES, OVERLOAD_REMARK, ResponderTable
+from rmq.runtime.clock import steady_ms
+from rmq.runtime.logs import LogThrottle
 from rmq.runtime.tls.context import loss_text
 from rmq.wire import command as wire
 from rmq.wire.codes import ResponseCode
@@ -36,6 +38,9 @@ MAX_WAITING_ANSWERS = 65_535
 
 #: seconds; a timer that fires later than this shows that the process or the machine was stalled
 LATE_CHECK_S = 1.0
+
+#: reason of an end without an error
+CLOSED = "closed by the peer"
 
 _compiled: Any = load("rmq.remoting._fastpath")
 likely_code: Callable[[bytes, int], int] = wire.likely_code if _compiled is None else _compiled.likely_code
@@ -60,7 +65,8 @@ class RemotingProtocol(Protocol):
 
     ``opened`` and ``closed`` are called with its channel, once each. ``idle_seconds`` after the last byte in either
     direction the connection is closed, and also when a frame is incomplete for twice that time. ``grew`` is called with
-    the growth of the bytes that are held for this slow peer.
+    the growth of the bytes that are held for this slow peer. ``unheard`` is the reason of an end by a peer that has
+    sent nothing, if it is not the usual one; ``throttle`` limits the log lines of peers that ``admit`` refuses.
     """
 
     _log = Logger()
@@ -77,6 +83,8 @@ class RemotingProtocol(Protocol):
         admit: Admit = plain_only,
         limits: RemotingLimits = DEFAULT_LIMITS,
         grew: Callable[[int], object] | None = None,
+        unheard: str | None = None,
+        throttle: LogThrottle | None = None,
     ) -> None:
         self._responders = responders
         self._clock = clock
@@ -87,6 +95,8 @@ class RemotingProtocol(Protocol):
         self._admit = admit
         self._limits = limits
         self._grew = grew
+        self._unheard = unheard
+        self._throttle = LogThrottle() if throttle is None else throttle
         self._decoder = FrameDecoder()
         #: the unfinished frame at the last idle check
         self._seen_unfinished = 0
@@ -129,7 +139,7 @@ class RemotingProtocol(Protocol):
                 if not self._admit(self.transport, data):
                     return
             except ProtocolError as error:
-                self._drop(str(error))
+                self._refuse_peer(str(error))
                 return
         self.receive(data)
 
@@ -137,7 +147,9 @@ class RemotingProtocol(Protocol):
         if self._idle is not None and self._idle.active():
             self._idle.cancel()
         self._held.clear()
-        text = "closed by the peer" if reason.check(ConnectionDone) else loss_text(reason.value)
+        text = CLOSED if reason.check(ConnectionDone) else loss_text(reason.value)
+        if self._unheard is not None and not self._sniffed and reason.check(ConnectionDone, ConnectionLost):
+            text = self._unheard
         self.channel.lost(text)
         self._closed(self.channel, self.channel.close_reason or text)
 
@@ -310,6 +322,19 @@ class RemotingProtocol(Protocol):
     def _drop(self, why: str) -> None:
         self._log.warn("closing {peer}: {why}", peer=self.channel.peer, why=why)
         self._held.clear()
+        self.channel.close(why)
+
+    def _refuse_peer(self, why: str) -> None:
+        """Close the connection; with a log line a minute for each host and reason, since such a peer tries again."""
+        host, _ = self.channel.peer_host
+        suppressed = self._throttle.admit((host, why), steady_ms(self._clock))
+        if suppressed is not None:
+            self._log.warn(
+                "closing {peer}: {why} ({suppressed} identical messages of this host suppressed)",
+                peer=self.channel.peer,
+                why=why,
+                suppressed=suppressed,
+            )
         self.channel.close(why)
 
     def _check_idle(self, again: bool = False) -> None:

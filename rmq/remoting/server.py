@@ -134,6 +134,7 @@ class RemotingServer(Service):
             admit=self._admit,
             limits=self._limits,
             grew=self._held.grew,
+            throttle=self._throttle,
         )
 
     def _refuse(self, address: IAddress | None, why: str) -> None:
@@ -157,7 +158,15 @@ class RemotingServer(Service):
 
     def _closed(self, channel: Channel, reason: str) -> None:
         if reason.startswith(TLS_TROUBLE):
-            self._log.info("{peer} disconnected: {reason}", peer=channel.peer, reason=reason)
+            host, _ = channel.peer_host
+            suppressed = self._throttle.admit((host, reason), steady_ms(self._platform.reactor))
+            if suppressed is not None:
+                self._log.warn(
+                    "{peer} disconnected: {reason} ({suppressed} identical messages of this host suppressed)",
+                    peer=channel.peer,
+                    reason=reason,
+                    suppressed=suppressed,
+                )
         self._seats.taken -= 1
         self._channels.pop(channel.id, None)
         if not self._channels and self._emptied is not None:

@@ -107,7 +107,7 @@ class SecuredTests(TestCase):
         addr = self.namesrv()
         ask = ("explain", "-n", addr, "-t", "nowhere", "--timeout", "20")
         for more, why in (
-            (("--aclTools", self.operator), "closed by the peer"),
+            (("--aclTools", self.operator), "closed by the peer before it sent a byte: does it take TLS"),
             (("--aclTools", self.operator, "--tlsConfig", self.strange_tls), "certificate verify failed"),
             (("--tlsConfig", self.tls), "No accessKey is configured"),
             (("--tlsConfig", self.tls, "--aclTools", self.application), "Need admin permission for request code=9701"),

@@ -413,13 +413,14 @@ class Contract(SynchronousTestCase):
 
         async def scenario(host: Host) -> None:
             connections = self.connections(host)
-            kinds = []
+            errors: list[BaseException] = []
             for queue_id in (2, 8, 3, 4, 6):
                 header = QueueHeader(topic="T", queue_id=queue_id)
-                kinds.append(
-                    type(await self.raised(connections.ask(self.addr, GET_MAX_OFFSET, header, None, timeout_s=3)))
-                )
+                asked = connections.ask(self.addr, GET_MAX_OFFSET, header, None, timeout_s=3)
+                errors.append(await self.raised(asked))
+            kinds = [type(error) for error in errors]
             self.assertEqual(kinds, [Unreachable, RequestTimeout, Refused, Unreachable, BadAnswer])
+            self.assertIn("tls.server.mode=enforcing", str(errors[0]))
             nowhere = self.addr.replace(str(PORT), "999")
             for waiting in (
                 connections.ask(nowhere, GET_MAX_OFFSET, ASK, None, timeout_s=3),

@@ -53,17 +53,23 @@ class Authority:
     def issue(
         self,
         name: str = "broker-a",
-        addresses: Sequence[str] = ("127.0.0.1",),
+        addresses: Sequence[str] | None = ("127.0.0.1",),
         *,
         password: str | None = None,
         since: datetime.datetime = _BEGIN,
         until: datetime.datetime = _END,
     ) -> Pem:
-        """Return a certificate for ``name`` and ``addresses``."""
+        """Return a certificate for ``name`` and ``addresses``; with None it has no subjectAltName."""
         key = ec.generate_private_key(ec.SECP256R1())
         names: list[x509.GeneralName] = [x509.DNSName(name)]
-        names += [x509.IPAddress(ip_address(address)) for address in addresses]
-        certificate = self._sign(_name(name), key, [x509.SubjectAlternativeName(names)], since=since, until=until)
+        names += [x509.IPAddress(ip_address(address)) for address in addresses or ()]
+        certificate = self._sign(
+            _name(name),
+            key,
+            [x509.SubjectAlternativeName(names)] if addresses is not None else [],
+            since=since,
+            until=until,
+        )
         encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
         if password is not None:
             encryption = serialization.BestAvailableEncryption(password.encode())

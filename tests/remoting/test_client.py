@@ -134,6 +134,20 @@ class InvokeTests(ClientCase):
         dial.answer(dial.received()[0], "X")
         self.assertEqual(self.successResultOf(done).header.group, "X")
 
+    def test_closed_before_a_byte(self) -> None:
+        """A server that hangs up without a byte may want TLS: the error says so. One that has answered does not."""
+        done = self.ask()
+        self.dials[0].accept()
+        self.dials[0].lose()
+        self.assertIn("tls.server.mode=enforcing", str(self.failureResultOf(done, Unreachable).value))
+        first, second = self.ask(), None
+        self.dials[1].accept()
+        self.dials[1].answer(self.dials[1].received()[0], "X")
+        self.successResultOf(first)
+        second = self.ask()
+        self.dials[1].lose()
+        self.assertTrue(str(self.failureResultOf(second, Unreachable).value).endswith(": closed by the peer"))
+
     def test_one_connection(self) -> None:
         """Requests during and after the dial share one connection."""
         waiting = [self.ask(), self.ask()]

@@ -146,8 +146,21 @@ class ConnectionTests(ServerCase):
         protocol, _ = self.connect()
         with capturedLogs() as logs:
             protocol.connectionLost(Failure(Error([("SSL routines", "", "tlsv1 alert unknown ca")])))
+            again, _ = self.connect()
+            again.connectionLost(Failure(Error([("SSL routines", "", "tlsv1 alert unknown ca")])))
         self.assertEqual([event["reason"] for event in logs], ["TLS: tlsv1 alert unknown ca"])
         self.assertEqual(len(self.server.channels), 0)
+
+    def test_peer_that_is_not_admitted(self) -> None:
+        """A host that comes again and again with what this port does not take has a line a minute in the log."""
+        with capturedLogs() as logs:
+            for seconds in (0, 1, 58, 1):
+                self.reactor.advance(seconds)
+                protocol, wire = self.connect()
+                protocol.dataReceived(b"\x16\x03\x01")
+                self.assertTrue(wire.disconnecting)
+        lines = [(event["peer"], event["suppressed"]) for event in logs if "why" in event]
+        self.assertEqual(lines, [(protocol.channel.peer, 0), (protocol.channel.peer, 2)])
 
     def test_limit(self) -> None:
         """Connections beyond serverMaxConnections are refused, and taken again when there is room."""

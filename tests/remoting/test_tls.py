@@ -12,7 +12,7 @@ import attrs
 import msgspec
 from OpenSSL.SSL import Error
 from twisted.internet.defer import Deferred
-from twisted.internet.error import ConnectionLost
+from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs
@@ -479,7 +479,41 @@ class DialTests(TlsCase):
         """A certificate that nobody trusted has signed fails the request, with OpenSSL's reason."""
         values = {"tls.client.authServer": "true", "tls.client.trustCertPath": self.ca}
         failure = self.failureResultOf(self.dial(Authority("stranger").issue(), values), Unreachable)
-        self.assertIn("TLS: certificate verify failed", str(failure.value))
+        said = f"CN=broker-a, signed by CN=stranger, is not trusted by tls.client.trustCertPath={self.ca}"
+        self.assertIn(f"TLS: certificate verify failed: {said}", str(failure.value))
+
+    def test_dates(self) -> None:
+        """A certificate outside its dates fails the request, with the date and what to look at."""
+        values = {"tls.client.authServer": "true", "tls.client.trustCertPath": self.ca}
+        for pem, said in (
+            (AUTHORITY.issue(until=datetime.datetime(2021, 2, 3, tzinfo=datetime.UTC)), "ended on 2021-02-03"),
+            (AUTHORITY.issue(since=datetime.datetime(2089, 2, 3, tzinfo=datetime.UTC)), "begins on 2089-02-03"),
+        ):
+            failure = self.failureResultOf(self.dial(pem, values), Unreachable)
+            self.assertIn(said, str(failure.value))
+            self.assertIn("clock of this host", str(failure.value))
+
+    def test_not_for_any_address(self) -> None:
+        """A trusted certificate without a subjectAltName is for no address: it fails the request."""
+        values = {"tls.client.authServer": "true", "tls.client.trustCertPath": self.ca}
+        nameless = AUTHORITY.issue("broker-a.example", None)
+        for host in ("127.0.0.1", "broker-a.example"):
+            failure = self.failureResultOf(self.dial(nameless, values, host), Unreachable)
+            self.assertIn(f"dialled, {host}: its subjectAltName has nothing", str(failure.value))
+
+    def test_plain_server(self) -> None:
+        """A server that hangs up in the handshake or answers something else may be a plain port: the error says so."""
+        for answer, end in ((b"", ConnectionDone()), (b"", ConnectionLost()), (b"HTTP/1.1 400 Bad Request", None)):
+            tls = ClientTls(self.disk, self.clock, self.terms({"tls.enable": "true"}))
+            wire = Wire()
+            client = RemotingClient(
+                attrs.evolve(platform_of(self.clock), endpoint_factory=lambda *_, w=wire: w), tls=tls
+            )
+            asked = client.invoke("127.0.0.1:1", PING, None, None, timeout_ms=3000)
+            if answer:
+                wire.protocol.dataReceived(answer)
+            wire.protocol.connectionLost(Failure(end or ConnectionLost()))
+            self.assertIn("is this a plain port", str(self.failureResultOf(asked, Unreachable).value))
 
     def test_wrong_address(self) -> None:
         """A trusted certificate for another address fails the request."""
@@ -528,11 +562,12 @@ class NameTests(TlsCase):
         values = {"tls.client.authServer": "true", "tls.client.trustCertPath": self.ca}
         tls = ClientTls(self.disk, self.clock, self.terms({"tls.enable": "true", **values}))
         client = RemotingClient(attrs.evolve(platform_of(self.clock), endpoint_factory=lambda *_: Wire()), tls=tls)
-        for host in ("rmq_namesrv", "rmq_namesrv", "-a-", "a..b", "x" * 70):
+        for host in ("a..b", "a..b", "x" * 70):
             asked = client.invoke(f"{host}:9876", PING, None, None, timeout_ms=1)
             self.assertIn(f"host name {host!r}", str(self.failureResultOf(asked, Unreachable).value))
         self.assertEqual(client._dials, {})
-        self.assertRaises(ConfigError, tls.creator, "rmq_namesrv")
+        self.assertRaises(ConfigError, tls.creator, "a..b")
+        tls.creator("rmq_namesrv")  # as container engines name hosts
 
 
 DAY_S = 86_400

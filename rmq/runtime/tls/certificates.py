@@ -9,6 +9,7 @@ Java: TlsHelper
 from __future__ import annotations
 
 import math
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rmq.runtime.config import ConfigError
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 #: days for which a self-signed certificate of the test mode is valid
 TEST_CERTIFICATE_DAYS = 365
 DATE = "%Y-%m-%d %H:%M UTC"
+#: OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED, and those of a signer that is not known
+NOT_YET_VALID, HAS_EXPIRED, UNKNOWN_SIGNERS = 9, 10, (2, 18, 19, 20, 21)
 
 
 def require_openssl() -> None:
@@ -68,9 +71,9 @@ def make_options(
     from OpenSSL import SSL
     from twisted.internet.ssl import CertificateOptions
 
-    own, dates = own_of(identity, files)
+    own, dates = _own_of(identity, files)
     if identity.verify:
-        own["trustRoot"] = trust_of(identity, files)
+        own["trustRoot"] = _trust_of(identity, files)
     try:
         options = CertificateOptions(**own)
         context = options.getContext()
@@ -93,7 +96,7 @@ def ask_clients(context: Any, client_auth: ClientAuth, *, verify: bool) -> None:
     context.set_verify(flags, lambda *found: bool(found[-1]) or not verify)
 
 
-def own_of(identity: Identity, files: dict[str, bytes]) -> tuple[dict[str, Any], Dates]:
+def _own_of(identity: Identity, files: dict[str, bytes]) -> tuple[dict[str, Any], Dates]:
     """Return the key and the certificates as arguments of CertificateOptions; empty without them."""
     if identity.cert_path is None or identity.key_path is None:
         return {}, Dates()
@@ -118,7 +121,7 @@ def own_of(identity: Identity, files: dict[str, bytes]) -> tuple[dict[str, Any],
     return own, Dates(subject, f"{since:{DATE}}", since.timestamp(), f"{until:{DATE}}", until.timestamp())
 
 
-def trust_of(identity: Identity, files: dict[str, bytes]) -> Any:
+def _trust_of(identity: Identity, files: dict[str, bytes]) -> Any:
     from OpenSSL import crypto
     from twisted.internet.ssl import Certificate, platformTrust, trustRootFromCertificates
 
@@ -139,6 +142,49 @@ def _certificates(path: str, files: dict[str, bytes]) -> list[Any]:
         return list(x509.load_pem_x509_certificates(files[path]))
     except ValueError as error:
         raise ConfigError(f"TLS: {path} holds no certificate in PEM form: {error}") from error
+
+
+def is_address(host: str) -> bool:
+    """Return whether ``host`` is an IP address, not a name."""
+    try:
+        return bool(ip_address(host))
+    except ValueError:
+        return False
+
+
+def untrusted_text(certificate: Any, error: int, trust_path: str | None) -> str:
+    """Return why OpenSSL refuses a certificate with ``error`` (X509_V_ERR_...): its dates, its signer."""
+    name = certificate.subject.rfc4514_string() or "without a name"
+    if error == HAS_EXPIRED:
+        why = f"{name} ended on {certificate.not_valid_after_utc:{DATE}}, by the clock of this host: renew it"
+    elif error == NOT_YET_VALID:
+        why = f"{name} begins on {certificate.not_valid_before_utc:{DATE}}: is the clock of this host right?"
+    elif error in UNKNOWN_SIGNERS:
+        signer = certificate.issuer.rfc4514_string()
+        trusted = f"tls.client.trustCertPath={trust_path}" if trust_path else "the system's list (no trustCertPath)"
+        why = f"{name}, signed by {signer}, is not trusted by {trusted}"
+    else:
+        why = f"{name}: X509_V_ERR {error} of OpenSSL"
+    return f"certificate verify failed: {why}"
+
+
+def other_host_text(certificate: Any, host: str, *, is_address: bool) -> str | None:
+    """Return why a certificate is not one for ``host``, None if it is."""
+    from cryptography import x509
+    from service_identity import CertificateError, VerificationError
+    from service_identity.cryptography import verify_certificate_hostname, verify_certificate_ip_address
+
+    try:
+        (verify_certificate_ip_address if is_address else verify_certificate_hostname)(certificate, host)
+    except (CertificateError, VerificationError, ValueError):
+        try:
+            names: Any = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        except x509.ExtensionNotFound:
+            names = []
+        listed = ", ".join(str(name.value) for name in names) or "nothing"
+        address = f"the address that was dialled, {host}"
+        return f"the server's certificate is not for {address}: its subjectAltName has {listed}"
+    return None
 
 
 def self_signed_options(now_s: int) -> Any:

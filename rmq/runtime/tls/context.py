@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import (
     IHandshakeListener,
     IOpenSSLClientConnectionCreator,
@@ -32,12 +33,13 @@ from rmq.runtime.disk.files import Disk
 from rmq.runtime.tls.certificates import (
     Dates,
     ask_clients,
+    is_address,
     make_options,
-    own_of,
+    other_host_text,
     read_files,
     require_openssl,
     self_signed_options,
-    trust_of,
+    untrusted_text,
 )
 from rmq.runtime.tls.config import ClientAuth, TlsMode, TlsTerms
 
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
 
 #: prefix of :func:`loss_text` when TLS is the reason
 TLS_TROUBLE = "TLS: "
+#: OpenSSL's reasons when the peer hangs up in the handshake, or does not speak TLS
+NO_TLS = ("Unexpected EOF", "unexpected eof", "wrong version number", "packet length too long", "record layer failure")
 #: how often certificate files are checked
 REFRESH_S = 5.0
 #: a certificate that expires within so many days is logged as a warning, once a day
@@ -212,20 +216,12 @@ class ClientTls:
                 "tls.client.authServer=true with tls.client.trustCertPath does that"
             )
 
-    def creator(self, host: str) -> Any:
+    def creator(self, host: str) -> _ClientCreator:
         """Return Twisted's connection creator for ``host``, a name or an IP address; raises ConfigError."""
-        require_openssl()
-        from twisted.internet.ssl import optionsForClientTLS
-
-        files = read_files(self._disk, self._identity)
-        if not self._identity.verify:
-            options, _ = make_options(self._identity, files, ClientAuth.NONE)
-            return _ClientCreator(options.getContext())
-        trust, own = trust_of(self._identity, files), own_of(self._identity, files)[0]
-        try:
-            return optionsForClientTLS(host, trustRoot=trust, extraCertificateOptions=own)
-        except ValueError as error:  # IDNA's are among them
-            raise ConfigError(f"TLS: no certificate can be for the host name {host!r}: {error}") from error
+        options, _ = make_options(self._identity, read_files(self._disk, self._identity), ClientAuth.NONE)
+        if self._identity.verify:
+            return _VerifyingCreator(options.getContext(), host, self._identity.trust_path)
+        return _ClientCreator(options.getContext())
 
     def wrap(self, endpoint: IStreamClientEndpoint, host: str) -> IStreamClientEndpoint:
         """Return an endpoint that speaks TLS over what ``endpoint`` connects to; raises ConfigError."""
@@ -241,13 +237,15 @@ class _TlsEndpoint:
     for ever.
     """
 
-    def __init__(self, endpoint: IStreamClientEndpoint, creator: Any, clock: IReactorTime) -> None:
+    def __init__(self, endpoint: IStreamClientEndpoint, creator: _ClientCreator, clock: IReactorTime) -> None:
         self._endpoint = endpoint
         self._creator = creator
         self._clock = clock
 
     def connect(self, protocolFactory: Any) -> Deferred[Any]:
         from twisted.protocols.tls import TLSMemoryBIOProtocol
+
+        creator = self._creator
 
         class Layer(TLSMemoryBIOProtocol):
             """Reports the result of the handshake."""
@@ -260,6 +258,8 @@ class _TlsEndpoint:
 
             def connectionLost(self, reason: Failure = connectionDone) -> None:
                 known: Failure = getattr(self, "_reason", None) or reason
+                if creator.refusal is not None:
+                    known = Failure(UntrustedServer(creator.refusal))
                 super().connectionLost(reason)
                 if self.shaken is not None and not self.shaken.called:
                     self.shaken.errback(known)
@@ -304,9 +304,16 @@ class _ServerCreator:
         return self._tls.connection()
 
 
+class UntrustedServer(Exception):
+    """The certificate of a server was refused; the text says which and why."""
+
+
 @implementer(IOpenSSLClientConnectionCreator)
 class _ClientCreator:
     """Connections without verification."""
+
+    #: why the certificate of the server was refused, None if it was not
+    refusal: str | None = None
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -317,8 +324,51 @@ class _ClientCreator:
         return Connection(self._context, None)
 
 
+class _VerifyingCreator(_ClientCreator):
+    """
+    A connection to ``host``, whose certificate must be for it.
+
+    Twisted's optionsForClientTLS takes a trusted certificate without subjectAltName for any host, and keeps the reason
+    of a refusal to itself.
+    """
+
+    def __init__(self, context: Context, host: str, trust_path: str | None) -> None:
+        from OpenSSL.SSL import VERIFY_FAIL_IF_NO_PEER_CERT, VERIFY_PEER
+
+        super().__init__(context)
+        self._trust_path = trust_path
+        self._is_address = is_address(host)
+        try:
+            self._host = host if self._is_address else host.encode("idna").decode()
+        except UnicodeError as error:
+            raise ConfigError(f"TLS: no certificate can be for the host name {host!r}: {error}") from error
+        context.set_verify(VERIFY_PEER | VERIFY_FAIL_IF_NO_PEER_CERT, self._check)
+
+    def clientConnectionForTLS(self, tlsProtocol: Any) -> Connection:
+        connection = super().clientConnectionForTLS(tlsProtocol)
+        if not self._is_address:
+            connection.set_tlsext_host_name(self._host.encode())
+        return connection
+
+    def _check(self, _connection: Connection, x509: Any, error: int, depth: int, good: int) -> bool:
+        """Return whether OpenSSL shall go on; it calls this for each certificate of the chain, the server's last."""
+        certificate = x509.to_cryptography()
+        if not good:
+            self.refusal = untrusted_text(certificate, error, self._trust_path)
+        elif depth == 0:
+            self.refusal = other_host_text(certificate, self._host, is_address=self._is_address)
+        return self.refusal is None
+
+
+def is_no_tls(error: BaseException | None) -> bool:
+    """Return whether a handshake failed because the peer hung up or answered something else than TLS."""
+    if isinstance(error, ConnectionDone | ConnectionLost):
+        return True
+    return type(error).__module__ == "OpenSSL.SSL" and any(word in str(error) for word in NO_TLS)
+
+
 def loss_text(error: BaseException | None) -> str:
-    """Return why a connection was lost, for people; OpenSSL's and service-identity's own texts are unreadable."""
+    """Return why a connection was lost, for people; OpenSSL's own texts are unreadable."""
     module = type(error).__module__
     if module == "OpenSSL.SSL":
         args = () if error is None else error.args
@@ -326,6 +376,4 @@ def loss_text(error: BaseException | None) -> str:
         reasons = args[0] if args and isinstance(args[0], list | tuple) else [args] if args else []
         texts = [str(entry[-1]) for entry in reasons if entry]
         return f"{TLS_TROUBLE}{', '.join(texts) or 'the handshake failed'}"
-    if module.startswith("service_identity"):
-        return f"{TLS_TROUBLE}the server's certificate is not for the address that was dialled"
-    return str(error)
+    return f"{TLS_TROUBLE}{error}" if isinstance(error, UntrustedServer) else str(error)

@@ -283,7 +283,7 @@ class Channel:
 
     def _expire(self, now_s: float) -> None:
         for call in self._calls.expire(now_s):
-            text = f"{self.peer} did not answer request {call.code} within {call.timeout_ms:g} ms"
+            text = f"{self.peer} did not answer request {call.code} within {call.timeout_ms:.0f} ms"
             call.done.errback(RequestTimeout(self.peer, text))
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred, DeferredList, TimeoutError, fail, maybeDeferred
+from twisted.internet.error import ConnectingCancelledError
 from twisted.internet.interfaces import IAddress
 from twisted.internet.protocol import Factory, Protocol
 from twisted.logger import Logger
@@ -182,7 +183,8 @@ class RemotingClient(Service):
         # End the attempt after every error: otherwise later requests would wait for it for ever.
         connecting: Deferred[Any] = maybeDeferred(self._connect, host, port)
         dial.connecting = connecting
-        connecting.addTimeout(CONNECT_TIMEOUT_MS / 1000, self._platform.reactor)
+        # Endpoints end with errors of their own when they are cancelled.
+        connecting.addTimeout(CONNECT_TIMEOUT_MS / 1000, self._platform.reactor, onTimeoutCancel=_timed_out)
         connecting.addCallbacks(self._dialled, self._not_dialled, callbackArgs=(dial,), errbackArgs=(dial,))
 
     def _connect(self, host: str, port: int) -> Deferred[Any]:
@@ -210,7 +212,7 @@ class RemotingClient(Service):
             error = f"no connection within {CONNECT_TIMEOUT_MS} ms"
         elif self._tls is not None and is_no_tls(failure.value):
             error = CLOSED_TLS
-        elif failure.check(CancelledError):
+        elif failure.check(CancelledError, ConnectingCancelledError):
             error = f"{self.name} is stopped"
         dial.failed(f"cannot connect to {dial.addr}: {error}")
 
@@ -240,6 +242,10 @@ class RemotingClient(Service):
 
     def _closed(self, channel: Channel, _reason: str) -> None:
         self._open.pop(channel.id, None)
+
+
+def _timed_out(_result: object, timeout_s: float) -> Failure:
+    return Failure(TimeoutError(timeout_s, "Deferred"))
 
 
 def _firing(done: Deferred[None]) -> Callable[[Channel, str], None]:

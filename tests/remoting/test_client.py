@@ -6,8 +6,9 @@ from typing import Any
 
 import attrs
 import msgspec
+from twisted.internet.address import IPv4Address
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.error import ConnectionDone, ConnectionRefusedError
+from twisted.internet.error import ConnectingCancelledError, ConnectionDone, ConnectionRefusedError
 from twisted.internet.interfaces import IProtocol
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
@@ -160,6 +161,16 @@ class InvokeTests(ClientCase):
         groups = [self.successResultOf(done).header.group for done in waiting]
         self.assertEqual(groups, [str(request.opaque) for request in requests])
         self.assertEqual(len(self.dials), 1)
+
+    def test_host_that_is_silent(self) -> None:
+        """A host that does not answer the dial is named with the time, whatever error the endpoint ends with."""
+        done = self.ask(timeout_ms=5000)
+        self.dials[0].done._canceller = lambda gone: gone.errback(
+            ConnectingCancelledError(IPv4Address("TCP", "192.0.2.1", 9876))
+        )
+        self.clock.advance(3)
+        said = str(self.failureResultOf(done, Unreachable).value)
+        self.assertEqual(said, f"cannot connect to {ADDR}: no connection within 3000 ms")
 
     def test_one_connection_per_address(self) -> None:
         """Another address is another connection."""

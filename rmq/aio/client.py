@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rmq.aio.host import AsyncioHost
-from rmq.aio.tls import client_context
+from rmq.aio.tls import TlsFiles
 from rmq.client.flows.admin import Admin, admin
 from rmq.client.flows.instance import Instance
 from rmq.client.flows.litepull import PullConsumer, pull_consumer
@@ -51,7 +51,11 @@ class Client:
     ) -> None:
         self._namesrv = namesrv
         self._credentials = credentials
-        self._tls = tls if tls is None or isinstance(tls, ssl.SSLContext) else client_context(tls)
+        self._tls: Callable[[], ssl.SSLContext] | None = None
+        if isinstance(tls, ssl.SSLContext):
+            self._tls = lambda: tls
+        elif tls is not None:
+            self._tls = TlsFiles(tls).context
         self._settings = settings
         self._observers = observers
 

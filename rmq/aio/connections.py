@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rmq.client.host import Answer, Prepare
@@ -43,7 +44,9 @@ _log = logging.getLogger("rmq.client.link")
 class AsyncioConnections:
     """Connections by ``host:port``; when one is lost its pending requests fail at once, the next request connects."""
 
-    def __init__(self, host: AsyncioHost, prepare: Prepare, answer: Answer, tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self, host: AsyncioHost, prepare: Prepare, answer: Answer, tls: Callable[[], ssl.SSLContext] | None
+    ) -> None:
         self.host = host
         self.prepare = prepare
         self.answer = answer
@@ -121,8 +124,9 @@ class AsyncioConnections:
         host, _, port = addr.rpartition(":")
         loop = asyncio.get_running_loop()
         try:
+            tls = None if self.tls is None else self.tls()
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                making = loop.create_connection(lambda: Link(self, addr), host.strip("[]"), int(port), ssl=self.tls)
+                making = loop.create_connection(lambda: Link(self, addr), host.strip("[]"), int(port), ssl=tls)
                 _, link = await making
         except TimeoutError:
             raise Unreachable(addr, f"cannot connect to {addr}: no connection within {CONNECT_TIMEOUT_S:g} s") from None

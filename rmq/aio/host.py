@@ -30,11 +30,11 @@ _log = logging.getLogger("rmq.client")
 
 
 class AsyncioHost:
-    """The running loop, made inside of it. ``tls`` is used for every connection."""
+    """The running loop, made inside of it. ``tls`` makes the context of each connection."""
 
     CANCELLED: type[BaseException] = asyncio.CancelledError
 
-    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, tls: Callable[[], ssl.SSLContext] | None = None) -> None:
         self.rng: random.Random = random.SystemRandom()
         #: the steady time
         self.seconds = asyncio.get_running_loop().time

@@ -11,18 +11,43 @@ from rmq.runtime.config import ConfigError
 from rmq.runtime.tls.config import Identity, parse_tls, terms_of
 
 
-def client_context(path: str | os.PathLike[str]) -> ssl.SSLContext:
+class TlsFiles:
     """
-    Return the context of the ``tls.client.*`` keys of a properties file.
+    The ``tls.client.*`` keys of a properties file, and the certificates that they name, which may be renewed.
 
     ConfigurationError, naming file and key, when the file or one that it names cannot be used.
 
     Java: TlsHelper#buildSslContext
     """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        try:
+            self._identity = terms_of(parse_tls(Path(path).read_bytes(), str(path))).client
+        except (ConfigError, OSError) as error:
+            raise ConfigurationError(f"tls: {error}") from error
+        self._seen: list[tuple[int, ...]] = []
+        self._context: ssl.SSLContext | None = None
+        self.context()
+
+    def context(self) -> ssl.SSLContext:
+        """Return the context for the next connection: a new one if a certificate or key has changed."""
+        seen = [_version_of(path) for path in self._identity.paths]
+        if self._context is None or seen != self._seen:
+            self._context = _context_of(self._identity)
+            self._seen = seen
+        return self._context
+
+
+def _version_of(path: str) -> tuple[int, ...]:
+    """Return numbers that change with the file; none if it cannot be read, of which its reader complains."""
     try:
-        identity = terms_of(parse_tls(Path(path).read_bytes(), str(path))).client
-    except (ConfigError, OSError) as error:
-        raise ConfigurationError(f"tls: {error}") from error
+        state = os.stat(path)
+    except OSError:
+        return ()
+    return (state.st_mtime_ns, state.st_size, state.st_ino)
+
+
+def _context_of(identity: Identity) -> ssl.SSLContext:
     context = _trusting(identity)
     if identity.cert_path is not None:
         password = identity.key_password or ""  # without one OpenSSL would ask at the terminal

@@ -9,7 +9,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.aio import Client
-from rmq.aio.tls import client_context
+from rmq.aio.tls import TlsFiles
 from rmq.blocking import Client as BlockingClient
 from rmq.errors import ConfigurationError
 from rmq.tx import Client as TwistedClient
@@ -38,7 +38,7 @@ class FileTests(SynchronousTestCase):
     def properties(self, **values: object) -> Path:
         return self.write("tls.properties", "".join(f"tls.client.{key}={value}\n" for key, value in values.items()))
 
-    def shown(self, path: Path, *, name: str = "server", asks: bool = False, host: str = "127.0.0.1") -> str:
+    def shown(self, path: Path | TlsFiles, *, name: str = "server", asks: bool = False, host: str = "127.0.0.1") -> str:
         """Shake hands with a server that shows the certificate ``name``; return the name that the client shows."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.folder / f"{name}.pem", self.folder / f"{name}.key")
@@ -46,7 +46,8 @@ class FileTests(SynchronousTestCase):
         context.verify_mode = ssl.CERT_REQUIRED if asks else ssl.CERT_NONE
         to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
         server = context.wrap_bio(to_server, to_client, server_side=True)
-        client = client_context(path).wrap_bio(to_client, to_server, server_hostname=host)
+        files = path if isinstance(path, TlsFiles) else TlsFiles(path)
+        client = files.context().wrap_bio(to_client, to_server, server_hostname=host)
         for _ in range(3):
             for end in (client, server):
                 try:
@@ -83,6 +84,30 @@ class FileTests(SynchronousTestCase):
                 keyPassword=terms.get("password", ""),
             )
             self.assertEqual(self.shown(path, asks=True), "client")
+
+    def test_renewed(self) -> None:
+        """The next connection shows and trusts what the files hold by then; a file that is gone is named."""
+        self.install("client", AUTHORITY)
+        files = TlsFiles(
+            self.properties(
+                authServer=True,
+                trustCertPath=self.ca,
+                certPath=self.folder / "client.pem",
+                keyPath=self.folder / "client.key",
+            )
+        )
+        self.assertEqual(self.shown(files, asks=True), "client")
+        self.assertIs(files.context(), files.context())
+        renewed = AUTHORITY.issue("renewed")
+        self.write("client.pem", renewed.certificate)
+        self.assertIn("client.pem", str(self.assertRaises(ConfigurationError, files.context)))
+        self.write("client.key", renewed.key)
+        self.assertEqual(self.shown(files, asks=True), "renewed")
+        self.write("ca.pem", STRANGER.pem)
+        self.install("false", STRANGER)
+        self.assertEqual(self.shown(files, name="false"), "")
+        (self.folder / "client.key").unlink()
+        self.assertIn("client.key", str(self.assertRaises(ConfigurationError, files.context)))
 
     def test_errors(self) -> None:
         """What is wrong with a file is said when the client is made, in each face, with the file or the key."""

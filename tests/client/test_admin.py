@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rmq.client.flows.admin import Admin, admin
 from rmq.client.types import Message
-from rmq.errors import ClosedClient, ConfigurationError, NotFound
+from rmq.errors import ClosedClient, ConfigurationError, NotFound, RequestTimeout, Unreachable
 from rmq.wire.api.common import MessageQueue
 from tests.client.cluster import Inbox, consumer, producer
 from tests.client.test_flows import FlowCase
@@ -70,6 +72,17 @@ class AdminTests(FlowCase):
         self.assertEqual(self.sim.run(self.admin.find_messages("T", "other")), [])
         self.missing(self.admin.message("0" * 32, "T"), "topic T has no message 000")
         self.missing(self.admin.message("nonsense"), "nonsense is no id", ConfigurationError)
+
+    def test_no_name_server_answers(self) -> None:
+        """The error names each NameServer with its own reason, and has the kind of the last one's."""
+
+        async def silent(addr: str, *_: object, **__: object) -> Any:
+            raise (RequestTimeout if addr == "a:1" else Unreachable)(addr, f"{addr} is unwell")
+
+        asking = Admin(silent, ["a:1", "b:2"])
+        for _ in range(2):
+            error = self.assertRaises(Unreachable, self.sim.run, asking.topics())
+            self.assertEqual(str(error), "a:1 is unwell; b:2 is unwell")
 
     def test_closed(self) -> None:
         """After the close of the client nothing is asked."""

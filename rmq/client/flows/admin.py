@@ -99,18 +99,20 @@ class Admin:
     # NameServers
 
     async def ask_namesrv(self, contract: Contract[H, B, RH, RB], header: H, body: B) -> Response[RH, RB]:
-        """Ask one NameServer after the other until one answers; a refusal is an answer."""
-        *others, last = self._namesrvs
-        for addr in others:
+        """Ask one NameServer after the other until one answers; a refusal is an answer. An error names all of them."""
+        failed: list[RequestFailed] = []
+        for addr in list(self._namesrvs):
             try:
                 return await self._ask(addr, contract, header, body)
             except Refused:
                 raise
-            except RequestFailed:
+            except RequestFailed as error:
+                failed.append(error)
                 # the next request goes to another NameServer first; concurrent ones may have moved it already
                 self._namesrvs.remove(addr)
                 self._namesrvs.append(addr)
-        return await self._ask(last, contract, header, body)
+        last = failed[-1]
+        raise type(last)(last.addr, "; ".join(map(str, failed)))
 
     async def cluster(self) -> ClusterInfo:
         """Return clusters and brokers."""

@@ -332,6 +332,27 @@ class PortTests(PortCase):
             with self.assertRaises((ssl.SSLError, ValueError)):
                 self.ask(tls, context)
 
+    def test_refused_client_certificate(self) -> None:
+        """The end of the connection names the certificate and what is wrong with it; the client gets TLS's alert."""
+        terms = {"need.client.auth": "require", "authClient": "true", "trustCertPath": self.ca}
+        tls = self.server(
+            {f"tls.server.{key}": value for key, value in terms.items()} | self.install(AUTHORITY.issue())
+        )
+        ended = AUTHORITY.issue("client", until=datetime.datetime(2021, 2, 3, tzinfo=datetime.UTC))
+        for pem, said, alert in (
+            (ended, "CN=client ended on 2021-02-03", "EXPIRED"),
+            (Authority("stranger").issue("client"), f"not trusted: tls.server.trustCertPath={self.ca}", "UNKNOWN_CA"),
+        ):
+            peer, transport = self.connect(tls)
+            far = SslEnd(self.with_certificate(pem), transport)
+            with self.assertRaises(ssl.SSLError) as refused:
+                far.run(transport.protocol)
+                far.run(transport.protocol)
+            self.assertIn(alert, str(refused.exception))
+            transport.protocol.connectionLost(_lost())
+            ((_, reason),) = peer.closed
+            self.assertIn(said, reason)
+
     def test_any_client_certificate(self) -> None:
         """Without authClient any certificate will do, but there must be one, as in Apache."""
         tls = self.server({"tls.server.need.client.auth": "require", **self.install(AUTHORITY.issue())})
@@ -479,7 +500,7 @@ class DialTests(TlsCase):
         """A certificate that nobody trusted has signed fails the request, with OpenSSL's reason."""
         values = {"tls.client.authServer": "true", "tls.client.trustCertPath": self.ca}
         failure = self.failureResultOf(self.dial(Authority("stranger").issue(), values), Unreachable)
-        said = f"CN=broker-a, signed by CN=stranger, is not trusted by tls.client.trustCertPath={self.ca}"
+        said = f"CN=broker-a, signed by CN=stranger, is not trusted: tls.client.trustCertPath={self.ca}"
         self.assertIn(f"TLS: certificate verify failed: {said}", str(failure.value))
 
     def test_dates(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from rmq.runtime.config import ConfigError
 from rmq.runtime.disk.error import DiskError
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 #: days for which a self-signed certificate of the test mode is valid
 TEST_CERTIFICATE_DAYS = 365
 DATE = "%Y-%m-%d %H:%M UTC"
+#: characters of a peer's names in a text
+MAX_NAME = 200
 #: OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED, and those of a signer that is not known
 NOT_YET_VALID, HAS_EXPIRED, UNKNOWN_SIGNERS = 9, 10, (2, 18, 19, 20, 21)
 
@@ -80,12 +82,12 @@ def make_options(
     except SSL.Error as error:
         raise ConfigError(f"TLS: {identity.key_path} is not the key of {identity.cert_path}") from error
     if identity.side == "server":
-        ask_clients(context, client_auth, verify=identity.verify)
+        ask_clients(context, client_auth, identity)
     return options, dates
 
 
-def ask_clients(context: Any, client_auth: ClientAuth, *, verify: bool) -> None:
-    """Ask for a certificate; without ``verify`` take any, as Apache's InsecureTrustManagerFactory does."""
+def ask_clients(context: Any, client_auth: ClientAuth, identity: Identity) -> None:
+    """Ask for a certificate; unless ``identity`` verifies take any, as Apache's InsecureTrustManagerFactory does."""
     from OpenSSL import SSL
 
     flags = SSL.VERIFY_NONE
@@ -93,7 +95,20 @@ def ask_clients(context: Any, client_auth: ClientAuth, *, verify: bool) -> None:
         flags = SSL.VERIFY_PEER
     if client_auth is ClientAuth.REQUIRE:
         flags |= SSL.VERIFY_FAIL_IF_NO_PEER_CERT
-    context.set_verify(flags, lambda *found: bool(found[-1]) or not verify)
+
+    def check(_connection: Any, x509: Any, error: int, _depth: int, good: int) -> bool:
+        if identity.verify and not good:
+            refuse(untrusted_text(x509, error, identity))
+        return True
+
+    context.set_verify(flags, check)
+
+
+def refuse(text: str) -> NoReturn:
+    """End a handshake: what a callback of OpenSSL raises is the reason of the connection's end."""
+    from OpenSSL import SSL
+
+    raise SSL.Error([("", "", text)])
 
 
 def _own_of(identity: Identity, files: dict[str, bytes]) -> tuple[dict[str, Any], Dates]:
@@ -152,39 +167,49 @@ def is_address(host: str) -> bool:
         return False
 
 
-def untrusted_text(certificate: Any, error: int, trust_path: str | None) -> str:
-    """Return why OpenSSL refuses a certificate with ``error`` (X509_V_ERR_...): its dates, its signer."""
-    name = certificate.subject.rfc4514_string() or "without a name"
+def untrusted_text(openssl_certificate: Any, error: int, identity: Identity) -> str:
+    """Return why OpenSSL refuses a peer's certificate with ``error`` (X509_V_ERR_...): its dates, its signer."""
+    try:
+        certificate = openssl_certificate.to_cryptography()
+        name = certificate.subject.rfc4514_string()[:MAX_NAME] or "without a name"
+        signer = certificate.issuer.rfc4514_string()[:MAX_NAME]
+        since, until = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    except ValueError as broken:
+        return f"certificate verify failed: it cannot be read: {broken}"
     if error == HAS_EXPIRED:
-        why = f"{name} ended on {certificate.not_valid_after_utc:{DATE}}, by the clock of this host: renew it"
+        why = f"{name} ended on {until:{DATE}}, by the clock of this host: renew it"
     elif error == NOT_YET_VALID:
-        why = f"{name} begins on {certificate.not_valid_before_utc:{DATE}}: is the clock of this host right?"
+        why = f"{name} begins on {since:{DATE}}: is the clock of this host right?"
     elif error in UNKNOWN_SIGNERS:
-        signer = certificate.issuer.rfc4514_string()
-        trusted = f"tls.client.trustCertPath={trust_path}" if trust_path else "the system's list (no trustCertPath)"
-        why = f"{name}, signed by {signer}, is not trusted by {trusted}"
+        trusted = identity.trust_path or "not set, so the system's list counts"
+        why = f"{name}, signed by {signer}, is not trusted: tls.{identity.side}.trustCertPath={trusted}"
     else:
         why = f"{name}: X509_V_ERR {error} of OpenSSL"
     return f"certificate verify failed: {why}"
 
 
-def other_host_text(certificate: Any, host: str, *, is_address: bool) -> str | None:
+def other_host_text(openssl_certificate: Any, host: str, *, is_address: bool) -> str | None:
     """Return why a certificate is not one for ``host``, None if it is."""
     from cryptography import x509
     from service_identity import CertificateError, VerificationError
     from service_identity.cryptography import verify_certificate_hostname, verify_certificate_ip_address
 
+    verify = verify_certificate_ip_address if is_address else verify_certificate_hostname
+    unreadable = (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType)
+    listed = "nothing"
     try:
-        (verify_certificate_ip_address if is_address else verify_certificate_hostname)(certificate, host)
-    except (CertificateError, VerificationError, ValueError):
+        certificate = openssl_certificate.to_cryptography()
         try:
+            verify(certificate, host)
+            return None
+        except (CertificateError, VerificationError):
             names: Any = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        except x509.ExtensionNotFound:
-            names = []
-        listed = ", ".join(str(name.value) for name in names) or "nothing"
-        address = f"the address that was dialled, {host}"
-        return f"the server's certificate is not for {address}: its subjectAltName has {listed}"
-    return None
+            listed = ", ".join(str(name.value) for name in names)[:MAX_NAME]
+    except x509.ExtensionNotFound:
+        pass
+    except unreadable as error:
+        listed = f"what cannot be read: {error}"
+    return f"the server's certificate is not for the address that was dialled, {host}: its subjectAltName has {listed}"
 
 
 def self_signed_options(now_s: int) -> Any:

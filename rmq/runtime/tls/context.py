@@ -37,11 +37,12 @@ from rmq.runtime.tls.certificates import (
     make_options,
     other_host_text,
     read_files,
+    refuse,
     require_openssl,
     self_signed_options,
     untrusted_text,
 )
-from rmq.runtime.tls.config import ClientAuth, TlsMode, TlsTerms
+from rmq.runtime.tls.config import ClientAuth, Identity, TlsMode, TlsTerms
 
 if TYPE_CHECKING:
     from OpenSSL.SSL import Connection, Context
@@ -141,7 +142,7 @@ class ServerTls(Service):
                 "set tls.server.certPath and tls.server.keyPath to a real one"
             )
             self._options = self_signed_options(now_ms(self._clock) // 1000)
-            ask_clients(self._options.getContext(), ClientAuth.OPTIONAL, verify=False)
+            ask_clients(self._options.getContext(), ClientAuth.OPTIONAL, self.terms.server)
         context: Context = self._options.getContext()
         return context
 
@@ -220,7 +221,7 @@ class ClientTls:
         """Return Twisted's connection creator for ``host``, a name or an IP address; raises ConfigError."""
         options, _ = make_options(self._identity, read_files(self._disk, self._identity), ClientAuth.NONE)
         if self._identity.verify:
-            return _VerifyingCreator(options.getContext(), host, self._identity.trust_path)
+            return _VerifyingCreator(options.getContext(), host, self._identity)
         return _ClientCreator(options.getContext())
 
     def wrap(self, endpoint: IStreamClientEndpoint, host: str) -> IStreamClientEndpoint:
@@ -245,8 +246,6 @@ class _TlsEndpoint:
     def connect(self, protocolFactory: Any) -> Deferred[Any]:
         from twisted.protocols.tls import TLSMemoryBIOProtocol
 
-        creator = self._creator
-
         class Layer(TLSMemoryBIOProtocol):
             """Reports the result of the handshake."""
 
@@ -258,8 +257,6 @@ class _TlsEndpoint:
 
             def connectionLost(self, reason: Failure = connectionDone) -> None:
                 known: Failure = getattr(self, "_reason", None) or reason
-                if creator.refusal is not None:
-                    known = Failure(UntrustedServer(creator.refusal))
                 super().connectionLost(reason)
                 if self.shaken is not None and not self.shaken.called:
                     self.shaken.errback(known)
@@ -304,16 +301,9 @@ class _ServerCreator:
         return self._tls.connection()
 
 
-class UntrustedServer(Exception):
-    """The certificate of a server was refused; the text says which and why."""
-
-
 @implementer(IOpenSSLClientConnectionCreator)
 class _ClientCreator:
     """Connections without verification."""
-
-    #: why the certificate of the server was refused, None if it was not
-    refusal: str | None = None
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -332,11 +322,11 @@ class _VerifyingCreator(_ClientCreator):
     of a refusal to itself.
     """
 
-    def __init__(self, context: Context, host: str, trust_path: str | None) -> None:
+    def __init__(self, context: Context, host: str, identity: Identity) -> None:
         from OpenSSL.SSL import VERIFY_FAIL_IF_NO_PEER_CERT, VERIFY_PEER
 
         super().__init__(context)
-        self._trust_path = trust_path
+        self._identity = identity
         self._is_address = is_address(host)
         try:
             self._host = host if self._is_address else host.encode("idna").decode()
@@ -351,13 +341,14 @@ class _VerifyingCreator(_ClientCreator):
         return connection
 
     def _check(self, _connection: Connection, x509: Any, error: int, depth: int, good: int) -> bool:
-        """Return whether OpenSSL shall go on; it calls this for each certificate of the chain, the server's last."""
-        certificate = x509.to_cryptography()
+        """Raise SSL.Error unless the chain is good so far; called for each certificate, the server's last."""
         if not good:
-            self.refusal = untrusted_text(certificate, error, self._trust_path)
-        elif depth == 0:
-            self.refusal = other_host_text(certificate, self._host, is_address=self._is_address)
-        return self.refusal is None
+            refuse(untrusted_text(x509, error, self._identity))
+        if depth == 0:
+            text = other_host_text(x509, self._host, is_address=self._is_address)
+            if text is not None:
+                refuse(text)
+        return True
 
 
 def is_no_tls(error: BaseException | None) -> bool:
@@ -376,4 +367,4 @@ def loss_text(error: BaseException | None) -> str:
         reasons = args[0] if args and isinstance(args[0], list | tuple) else [args] if args else []
         texts = [str(entry[-1]) for entry in reasons if entry]
         return f"{TLS_TROUBLE}{', '.join(texts) or 'the handshake failed'}"
-    return f"{TLS_TROUBLE}{error}" if isinstance(error, UntrustedServer) else str(error)
+    return str(error)

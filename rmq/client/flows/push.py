@@ -332,12 +332,19 @@ class PushConsumer(Member):
     # failures
 
     async def give_back(self, held: Held, message: ReceivedMessage, level: int) -> None:
-        """Have a message delivered again, by the broker or, when nothing else works, here."""
+        """
+        Have a message delivered again, by the broker or, when nothing else works, here.
+
+        Nothing is done for one that is no longer in hand: another member has its queue, or an operator has chosen from
+        which offset on messages come.  Java: ConsumeMessageConcurrentlyService.ConsumeRequest#run
+        """
         if self._broadcast:
             _log.warning("%s failed; with broadcast it is not delivered again", message)
             self._done(held, [message], How.SKIPPED)
         elif held.dropped:
             _log.info("%s failed; its queue is that of another member now", message)
+        elif not held.process.holds(message):
+            _log.info("%s failed; the offset of its queue was reset meanwhile", message)
         elif await self._sent_back(message, level):
             self._done(held, [message], How.REJECTED if level == REJECT_LEVEL else How.RETRIED)
         else:

@@ -316,6 +316,31 @@ class TwoBrokerTests(FlowCase):
             self.sim.pass_s(70)
             self.assertEqual(owned(member), 8)
 
+    def test_offsets_of_lost_queues(self) -> None:
+        """
+        The offsets of all queues that go to a new member are on their way at once: it reads them when it has joined.
+        """
+        self.make_topic(queues=8)
+        client, inbox = self.sim.client(), Inbox()
+        member = consumer(client, inbox)
+        self.sim.run(member.start())
+        sender = producer(self.sim.client())
+        self.sim.run(send_all(sender, [b"%d" % n for n in range(32)]))
+        self.until(lambda: len(inbox.got) == 32, 3)
+        self.sim.pass_s(6)  # offsets are written every five seconds
+        self.sim.run(send_all(sender, [b"%d" % n for n in range(32)]))
+        self.until(lambda: len(inbox.got) == 64, 3)
+        for broker in self.sim.brokers.values():
+            self.sim.net.clog(self.sim.clients[0], broker, 0.1)
+            self.sim.net.clog(broker, self.sim.clients[0], 0.1)
+        self.sim.run(consumer(self.sim.client(), Inbox()).start())
+        self.until(lambda: owned(member) < 16, 3, "the first lost queue")
+        self.sim.pass_s(0.15)
+        self.assertEqual(owned(member), 8)
+        kept = {(queue.broker_name, queue.queue_id) for queue in member.assignment()}
+        offsets = {(name, n): at for name in self.sim.brokers for n, at in self.committed(broker=name).items()}
+        self.assertEqual({at for place, at in offsets.items() if place not in kept}, {4})
+
     def test_members_share_the_queues(self) -> None:
         """Each queue of both brokers has one owner; a member that leaves gives its queues to the other one."""
         self.make_topic()
@@ -991,6 +1016,28 @@ class ConsumeTests(FlowCase):
         with self.assertNoLogs("rmq.client.consumer", "WARNING"):
             self.sim.run(consumer(self.sim.client(), Inbox(), {"T": "B||A"}).start())
             self.sim.pass_s(30)
+
+    def test_failure_after_a_reset(self) -> None:
+        """
+        A handler that fails after the offset of its queue was reset changes nothing: its message comes once more if it
+        is behind the new offset, and not when an operator has skipped it.
+        """
+        failures: list[Deferred[None]] = []
+
+        def wait(message: ReceivedMessage) -> Deferred[None]:
+            failures.append(Deferred())
+            return failures[-1]
+
+        inbox = Inbox(wait)
+        self.sim.run(consumer(self.client, inbox).start())
+        self.sim.run(send_all(self.sender, [b"skipped"]))
+        self.until(lambda: failures)
+        self.sim.pass_s(6)
+        self.reset(to_ms=-1)
+        self.sim.pass_s(1)
+        failures[0].errback(ValueError("it fails always"))
+        self.sim.pass_s(60)
+        self.assertEqual(inbox.bodies, [b"skipped"])
 
     def test_reset_does_not_wait_for_the_poll(self) -> None:
         """After a reset the messages come at once, also where a poll is held at the end of the queue."""

@@ -419,9 +419,18 @@ class Member:
         if held.pulling is not None:
             held.pulling.cancel()
         self._held.pop(held.queue, None)
-        if held.is_ready:
-            await self._write(held)
+        await self._hand_over(held)
         return True
+
+    async def _hand_over(self, held: Held) -> None:
+        """
+        Write the offset of a queue that another member gets.
+
+        That member reads it as soon as it has joined, so the offsets of all queues go out without a wait for answers.
+        Java: RebalancePushImpl#removeUnnecessaryMessageQueue
+        """
+        if held.is_ready:
+            await self._send_offset(held)
 
     # offsets
 
@@ -436,15 +445,22 @@ class Member:
             self._write_file()
             return
         for held in list(self._held.values()):
-            offset = held.process.commit_offset
-            if held.is_ready and not held.dropped and offset != held.committed:
-                try:
-                    addr = self._instance.master(held.queue.broker_name)
-                    header = self._offset_header(held, offset)
-                    await self._instance.connections.tell(addr, UPDATE_CONSUMER_OFFSET, header, None)
-                    held.committed = offset
-                except RequestFailed as error:
-                    _log.info("the offset of %s was not written: %s", held.queue, error)
+            if held.is_ready and not held.dropped and held.process.commit_offset != held.committed:
+                await self._send_offset(held)
+
+    async def _send_offset(self, held: Held) -> None:
+        """Write the offset of a queue one-way."""
+        if self._broadcast:
+            self._write_file()
+            return
+        offset = held.process.commit_offset
+        try:
+            addr = self._instance.master(held.queue.broker_name)
+            header = self._offset_header(held, offset)
+            await self._instance.connections.tell(addr, UPDATE_CONSUMER_OFFSET, header, None)
+            held.committed = offset
+        except RequestFailed as error:
+            _log.info("the offset of %s was not written: %s", held.queue, error)
 
     async def _write(self, held: Held) -> bool:
         """Write the offset of a queue and wait for the answer."""

@@ -119,8 +119,13 @@ class OrderlyConsumer(PushConsumer):
         await super()._drop(held)
         self._waiting.pop(held, None)
         self._locked_s.pop(held.queue, None)
-        await self._unlock([held.queue])
         return True
+
+    async def _hand_over(self, held: Held) -> None:
+        """Unlock the queue when its offset is written: Apache's brokers do not do both in the order of requests."""
+        if held.is_ready:
+            await self._write(held)
+        await self._unlock([held.queue])
 
     async def _handler_ends(self, held: Held) -> None:
         while held in self._active:

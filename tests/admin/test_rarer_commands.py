@@ -107,6 +107,17 @@ class GroupTests(ClusterCase):
             shown = self.text("brokerConsumeStats", "-b", self.broker, "-l", level).splitlines()
             self.assertEqual((len(shown), shown[-1]), (3 + queues, "Diff Total: 2"))
 
+    def test_lag_in_queues_that_are_not_written(self) -> None:
+        """A topic that gets fewer queues to write leaves some to be read to their ends; a group may be behind there."""
+        self.commit("G", "orders", 3, 1)
+        self.assertEqual(
+            self.text("updateTopic", "-b", self.broker, "-t", "orders", "-r", "2", "-w", "1")[:6], "create"
+        )
+        result = self.admin("group", "lag", "-o", "json")
+        rows = [row for row in json.loads(result.out) if row["topic"] == "orders"]
+        self.assertEqual([(row["group"], row["queue"], row["lag"]) for row in rows], [("G", 1, 1)])
+        self.assertEqual(result.status, 2)
+
     def test_status(self) -> None:
         """Queues of a member with the rates of their topic; one that does not answer has a line that says so."""
         rates = {"orders": ConsumeStatus(consume_ok_tps=2.5, consume_failed_tps=0.126, consume_rt=7)}

@@ -54,7 +54,7 @@ from rmq.runtime.properties import decode_properties
 from rmq.wire import fastjson
 from rmq.wire.api.admin import GET_BROKER_CONFIG
 from rmq.wire.api.clients import ConsumerConnection
-from rmq.wire.api.common import MessageQueue, SubscriptionGroupConfig, SubscriptionGroupWrapper
+from rmq.wire.api.common import MessageQueue, SubscriptionGroupConfig, SubscriptionGroupWrapper, TopicConfigWrapper
 from rmq.wire.api.forwarding import (
     GET_CONSUMER_RUNNING_INFO,
     INVOKE_BROKER_TO_RESET_OFFSET,
@@ -76,7 +76,7 @@ from rmq.wire.api.offsets import (
     SearchOffsetHeader,
     UpdateConsumerOffsetHeader,
 )
-from rmq.wire.api.replication import GET_ALL_CONSUMER_OFFSET, GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+from rmq.wire.api.replication import GET_ALL_CONSUMER_OFFSET, GET_ALL_SUBSCRIPTIONGROUP_CONFIG, GET_ALL_TOPIC_CONFIG
 from rmq.wire.api.topics import (
     DELETE_SUBSCRIPTIONGROUP,
     GET_TOPIC_STATS_INFO,
@@ -857,7 +857,11 @@ async def group_status(call: Call) -> Outcome:
     ignored("-t", "--timeoutMillis"),
 )
 async def group_lag(call: Call) -> Outcome:
-    """One request for each broker, however many groups it has. Status 2 when a group is behind."""
+    """
+    Two requests for each broker, however many groups it has, and more where queues of a topic are not written any more.
+
+    Status 2 when a group is behind.
+    """
     options = call.options
     header = BrokerConsumeStatsHeader(is_order=options.order == "true")
     now_ms = call.now_ms
@@ -865,16 +869,51 @@ async def group_lag(call: Call) -> Outcome:
     lines: list[columns.Lagging] = []
     answers, failures = await ask_all(call, await targets(call), GET_BROKER_CONSUME_STATS, header, None)
     for addr, answer in answers:
-        for group, stats in ((group, one) for entry in answer.body.consume_stats_list for group, one in entry.items()):
-            for queue, at in sorted((queue, at) for one in stats for queue, at in one.offset_table.items()):
-                since_s = (now_ms - at.last_timestamp) / 1000 if at.last_timestamp > 0 else None
-                lines.append((group, queue, at))
-                late = options.over_time is None or (since_s is not None and since_s > options.over_time)
-                if lag_of(at) > options.over and late:
-                    rows.append((addr, group, queue.topic, queue.broker_name, queue.queue_id, lag_of(at), since_s))
+        found = [
+            (group, queue, at)
+            for entry in answer.body.consume_stats_list
+            for group, stats in entry.items()
+            for queue, at in sorted((queue, at) for one in stats for queue, at in one.offset_table.items())
+        ]
+        lines += found
+        if not options.as_mqadmin:  # which leaves them out
+            try:
+                found += await _not_written(call, addr, is_order=header.is_order)
+            except RequestFailed as error:
+                failures.append(error)
+        for group, queue, at in found:
+            since_s = (now_ms - at.last_timestamp) / 1000 if at.last_timestamp > 0 else None
+            late = options.over_time is None or (since_s is not None and since_s > options.over_time)
+            if lag_of(at) > options.over and late:
+                rows.append((addr, group, queue.topic, queue.broker_name, queue.queue_id, lag_of(at), since_s))
     titles = ("address", "group", "topic", "broker", "queue", "lag", "behind_seconds")
     status = DIFFERENT if rows and not options.as_mqadmin else OK  # its list there is no alarm
     mqadmin_text = columns.broker_consume_stats(lines, options.over)
     return tabular(
         titles, rows, nothing="no group is behind", status=status, mqadmin_text=mqadmin_text, failures=failures
     )
+
+
+async def _not_written(call: Call, addr: str, *, is_order: bool) -> list[columns.Lagging]:
+    """
+    Return the positions in queues that can be read and not written: a broker's list of all groups has none of them.
+
+    Such queues are left where the writable queues of a topic were made fewer, to be read to their ends.
+    Java: AdminBrokerProcessor#fetchAllConsumeStatsInBroker
+    """
+    body = (await call.invoke(addr, GET_ALL_TOPIC_CONFIG, None, None)).body
+    written = {
+        name: topic.write_queue_nums
+        for name, topic in fastjson.decode(body, TopicConfigWrapper).topic_config_table.items()
+        if topic.read_queue_nums > topic.write_queue_nums and (topic.order or not is_order)
+    }
+    if not written:
+        return []
+    found: list[columns.Lagging] = []
+    offsets = (await call.invoke(addr, GET_ALL_CONSUMER_OFFSET, None, None)).body.offset_table
+    for topic, _, group in sorted(key.partition("@") for key in offsets):
+        if topic in written:
+            header = ConsumeStatsHeader(consumer_group=group, topic=topic)
+            table = (await call.invoke(addr, GET_CONSUME_STATS, header, None)).body.offset_table
+            found += [(group, queue, at) for queue, at in sorted(table.items()) if queue.queue_id >= written[topic]]
+    return found

@@ -2,8 +2,8 @@
 The fast paths of messages that are made from stored ones: ends of transactions (37), and what consumers send back (36).
 
 Each stores what its responder would store, in one write, and gives the same answer; or it declines the request without
-side effects. The requests of one turn of the reactor are stored in one write. The references are
-`rmq.broker.responders.transactions.TransactionResponder` and `.sendback.SendBackResponder`. They need the compiled
+side effects. The requests of one read, and those of one turn of the reactor, are stored in one write. The references
+are `rmq.broker.responders.transactions.TransactionResponder` and `.sendback.SendBackResponder`. They need the compiled
 module `rmq.store._record`. Half messages and delayed messages are sends, see `rmq.broker.lanes.SendLane`.
 
 Under SYNC_FLUSH or SYNC_MASTER the answer to a message that is sent back does not wait, as in Apache; that to a commit
@@ -40,7 +40,7 @@ from rmq.wire.record import PROPERTY_TAGS, PROPERTY_WAIT, encode_properties
 
 #: longer records are left to the responders
 MAX_READ_BYTES = 64 * 1024
-#: requests of so many connections are stored in one write
+#: so many requests, of one connection or of several, are stored in one write
 MAX_TOGETHER = 64
 
 _compiled: Any = load_compiled("rmq.store._record")
@@ -121,15 +121,20 @@ class EndLane:
         """See :class:`rmq.remoting.responders.ChunkLane`."""
         moves, later = self._moves, self._later
         moves.begin()
-        stop = 0 if later is not None and later.is_full else self._add(data, position)
-        if not stop or not self._store.append_many(moves, self._store_host):
+        stops: list[int] = []
+        if later is None or not later.is_full:
+            stop = position
+            while len(stops) < MAX_TOGETHER and (stop := self._add(data, stop)):
+                stops.append(stop)
+        count = self._store.append_many(moves, self._store_host) if stops else 0
+        if not count:
             return position, 0
-        made = [answer for answer in moves.answers(self._sends.counted) if answer]  # none to a one-way request
+        made = [answer for answer in moves.answers(self._sends.counted) if answer]  # none to one-way requests
         if later is None or not made:
             answers += made
-            return stop, 1
-        self._wait(later(channel.last_active_s, [(channel, made[0])], 1, []))
-        return stop, 0
+            return stops[count - 1], count
+        self._wait(later(channel.last_active_s, [(channel, b"".join(made))], len(made), []))
+        return stops[count - 1], count - len(made)
 
     def together(self, chunks: list[tuple[bytes, Channel]]) -> tuple[list[bytes | None], int]:
         """See :attr:`rmq.remoting.responders.TurnLane.together`; each chunk must be one request."""
@@ -202,13 +207,22 @@ class SendBackLane:
         """See :class:`rmq.remoting.responders.ChunkLane`."""
         moves = self._moves
         moves.begin()
-        found = _compiled.read_send_back(data, position)
-        back = found and self._add(found)
-        if not back or not self._store.append_many(moves, self._store_host):
+        stops: list[int] = []
+        backs: list[tuple[str, str]] = []
+        while len(backs) < MAX_TOGETHER:
+            found = _compiled.read_send_back(data, stops[-1] if stops else position)
+            back = found and self._add(found)
+            if not back:
+                break
+            stops.append(found[0])
+            backs.append(back)
+        count = self._store.append_many(moves, self._store_host) if stops else 0
+        if not count:
             return position, 0
-        self._stats.sent_back(*back)
+        for back in backs[:count]:
+            self._stats.sent_back(*back)
         answers += moves.answers(self._sends.counted)
-        return found[0], 1
+        return stops[count - 1], count
 
     def together(self, chunks: list[tuple[bytes, Channel]]) -> tuple[list[bytes | None], int]:
         """See :attr:`rmq.remoting.responders.TurnLane.together`; each chunk must be one request."""

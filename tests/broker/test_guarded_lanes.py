@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.broker.topics import topic
 from rmq.remoting.acl import AclRules, parse_rules
 from rmq.remoting.channel import Channel
 from rmq.remoting.responders import Refuse
@@ -14,8 +15,9 @@ from rmq.wire.codes import ResponseCode
 from rmq.wire.command import RemotingCommand, decode_command, encode_command
 from rmq.wire.frames import PREFIX, whole_frame
 from rmq.wire.signing import ACCESS_KEY, SIGNATURE, signature
-from tests.broker.harness import pull_ext
+from tests.broker.harness import heartbeat, pull_ext
 from tests.broker.test_lanes import Side, random_send
+from tests.broker.test_waiting_lanes import back_ext, end_ext, half_ext
 from tests.needs import need_compiled
 from tests.otherclients import as_others_write
 from tests.remoting.peer import LeanTransport, Peer, one_turn
@@ -117,6 +119,27 @@ class GuardedLaneTests(SynchronousTestCase):
             send(peers, chance)
             answers = [[[encode_command(each) for each in peer.received()] for peer in some] for some in peers]
             self.assertEqual(answers[0], answers[1], f"seed {SEED}")
+
+    def test_a_signature_is_checked_once(self) -> None:
+        """The ends of transactions and retries in one read cost one check each, not one for each that follows."""
+        side, guard = Side(with_lane=True), Guard(parse_rules({"accounts": ACCOUNTS}))
+        side.one.service.topics.put(topic("T", 1))
+        side.client.ask(34, body=heartbeat("me", "g", "T"))
+        for _ in range(2):
+            half = side.client.ask(310, half_ext())
+            offset = int(half.ext_fields["msgId"][16:], 16)
+            side.client.ask(37, end_ext(half))
+            side.client.ask(36, back_ext(offset))
+        side.table.guard_with(guard.check, admitted=guard.admits)
+        for code, ext in (37, end_ext(half)), (36, back_ext(offset)):
+            fields = {**ext, ACCESS_KEY: "everything"}
+            fields[SIGNATURE] = signature(fields, None, SECRETS["everything"])
+            peer = Peer(side.table, transport=LeanTransport())
+            before = guard.admitted
+            peer.tell(*(RemotingCommand(code, number, ext_fields=fields) for number in range(40)))
+            self.assertEqual(len(peer.received()), 40)
+            self.assertEqual(guard.admitted - before, 40)
+        side.one.end()
 
     def test_same_as_the_ordinary_way(self) -> None:
         """Signed well, badly or not at all, named twice, in any pieces: answers, log, queues and index are the same."""

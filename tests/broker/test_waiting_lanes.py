@@ -9,17 +9,18 @@ from typing import Any, TypeVar
 import msgspec
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.broker import lanes
 from rmq.broker.topics import TRANS_OP_HALF_TOPIC, topic
 from rmq.broker.waitinglanes import MAX_TOGETHER
 from rmq.remoting.channel import Channel
 from rmq.store.messages import Message, PutResult, PutStatus
-from rmq.wire.command import RemotingCommand, decode_commands, encode_command
+from rmq.wire.command import ONEWAY, RemotingCommand, decode_commands, encode_command
 from rmq.wire.record import FIELD_AT, PROPERTY_REAL_QUEUE_ID, STORE_TIMESTAMP_AT, decode_record
 from tests.broker.harness import OneBroker, heartbeat, send_ext
 from tests.broker.test_lanes import Side
 from tests.needs import need_compiled
 from tests.otherclients import as_others_write
-from tests.remoting.peer import Peer, RecordingTransport
+from tests.remoting.peer import LeanTransport, Peer, RecordingTransport
 from tests.seeds import SEED
 
 T = TypeVar("T", str, bytes, int)
@@ -271,11 +272,93 @@ class WaitingLaneTests(SynchronousTestCase):
             ]
             for command in commands:
                 command.opaque = 1
+                command.flag = chance.choice((0, 0, ONEWAY))
             size = sum(len(encode_command(command)) for command in commands)
             cuts = sorted(chance.randrange(1, size) for _ in range(chance.choice((0, 0, 1, 3))))
-            self.assertEqual(len(two.ask(*commands, cuts=tuple(dict.fromkeys(cuts)))), len(commands))
+            answers = two.ask(*commands, cuts=tuple(dict.fromkeys(cuts)))
+            self.assertEqual(len(answers), sum(not command.flag for command in commands))
         two.compare()
         self.assertGreater(min(two.taken.values()), 10)
+        two.end()
+
+    def test_a_read_takes_one_write(self) -> None:
+        """Ends and retries that come in one read are stored together, MAX_TOGETHER at most; half a frame waits."""
+        for values in ({}, FLUSH):
+            two = Two(self, **values)
+            (half,) = two.ask(RemotingCommand(310, ext_fields=half_ext(), body=b"x"))
+            offset = int(half.ext_fields["msgId"][16:], 16)
+            for code, flag, ext in (
+                (37, 0, end_ext(half)),
+                (37, ONEWAY, end_ext(half)),
+                (37, ONEWAY, end_ext(half, "12")),
+                (36, 0, back_ext(offset)),
+            ):
+                taken, calls = two.taken[code], two.sides[0].calls
+                commands = [RemotingCommand(code, flag=flag, ext_fields=ext) for _ in range(MAX_TOGETHER + 1)]
+                self.assertEqual(len(two.ask(*commands)), 0 if flag else len(commands))
+                self.assertEqual((two.sides[0].calls - calls, two.taken[code] > taken), (2, True))
+            if not values:  # else the responder's op messages come after the sync
+                two.compare()
+            two.end()
+
+    def test_ends_of_several_connections_wait(self) -> None:
+        """
+        What connections end in one turn is answered when all of it is safe: each its own, one-way requests never.
+
+        A failed sync is told to those who wait. The time of an answer is that from its request on.
+        """
+        for values, code in ((FLUSH, 0), (FLUSH, 14), (MASTER | {"slaveTimeout": "1000"}, 0)):
+            side = Side(with_lane=True, values=values)
+            one, store = side.one, side.one.service.store
+            one.service.topics.put(topic("T", 1))
+            for _ in range(2):
+                half = side.client.ask(310, half_ext())
+                side.client.ask(37, end_ext(half))
+            peers = [Peer(side.table, transport=LeanTransport(port=40_000 + number)) for number in range(5)]
+            lane: Any = side.table.added_lane(37)
+            waits: list[tuple[int, Any]] = []
+            if values is not FLUSH:
+                self.patch(store, "wait_for", lambda *asked, to=waits: to.append(asked))
+            one.node.disk.fail_syncs = code
+            counts = one.service.responders.stats.counts.get(37, 0)
+            chunks = []
+            for number, peer in enumerate(peers):
+                flag = ONEWAY if number == 3 else 0
+                command = RemotingCommand(37, number, flag=flag, ext_fields=end_ext(half))
+                chunks.append((encode_command(command), peer.channel))
+            self.assertEqual(lane.together(chunks), ([b""] * 5, 1))
+            self.assertEqual([peer.received() for peer in peers], [[]] * 5)
+            self.assertEqual(lane._later.waiting, 4)
+            one.world.run_for(0.05)
+            for offset, done in waits:
+                self.assertEqual(offset, store.end_offset)
+                done.callback(PutStatus.SLAVE_NOT_AVAILABLE)
+            answers = [[(each.opaque, each.code) for each in peer.received()] for peer in peers]
+            self.assertEqual(answers, [[(0, code)], [(1, code)], [(2, code)], [], [(4, code)]])
+            self.assertEqual((lane._later.waiting, len(waits)), (0, int(values is not FLUSH)))
+            self.assertEqual(one.service.responders.stats.counts[37] - counts, 4)  # our caller counts what it writes
+            self.assertLess(side.table.stats.sums[37], 1)
+            self.assertEqual(one.service.stats.put_failures, 4 if code else 0)
+            self.assertEqual(side.table.stats.refusals.get((37, code), 0), 4 if code else 0)
+            self.assertEqual(len(one.fatal), int(code != 0))
+            if not code:
+                one.end()
+
+    def test_too_many_answers_wait(self) -> None:
+        """When enough ends wait for the sync the responder takes more; later the lane takes them again."""
+        self.patch(lanes, "MAX_WAITING_ANSWERS", 3)
+        two = Two(self, **FLUSH)
+        (half,) = two.ask(RemotingCommand(310, ext_fields=half_ext()))
+        frame = encode_command(RemotingCommand(37, ext_fields=end_ext(half)))
+        channel, lane = two.peers[0].channel, two.lanes[37]
+        for taken in (3, 6):
+            for _ in range(5):
+                two.peers[0].send(frame)
+            self.assertEqual((two.taken[37], lane._later.waiting), (taken, 3))
+            self.assertEqual(lane.together([(frame, channel)]), ([None], 0))
+            self.assertEqual(two.peers[0].received(), [])
+            two.sides[0].one.world.run_for(0.05)
+            self.assertEqual([each.code for each in two.peers[0].received()], [0] * 5)
         two.end()
 
     def test_what_clients_do(self) -> None:

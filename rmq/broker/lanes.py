@@ -129,9 +129,8 @@ class SendLane:
         if not store.append_many(batch, self._store_host):
             return position, 0
         if later is not None:
-            done = later(channel.last_active_s, [(channel, batch.answers())], batch.requests, batch.counts())
-            store.wait_for(batch.last_phy + batch.last_size, done)
-            return batch.stop, 0
+            answer = batch.answers()
+            return batch.stop, self._wait(later, channel.last_active_s, [(channel, answer)] if answer else [])
         answer = batch.answers(self.counted)
         if answer:  # none to one-way requests
             answers.append(answer)
@@ -156,9 +155,21 @@ class SendLane:
         waiting = []
         for number, answer in stored:
             answers[number] = b""
-            waiting.append((chunks[number][1], answer))
-        store.wait_for(batch.last_phy + batch.last_size, later(began_s, waiting, batch.requests, batch.counts()))
-        return answers, 0
+            if answer:
+                waiting.append((chunks[number][1], answer))
+        return answers, self._wait(later, began_s, waiting)
+
+    def _wait(self, later: AnswersLater, began_s: float, waiting: list[tuple[Channel, bytes]]) -> int:
+        """Have the answers to stored messages written when these are safe; return how many requests need none."""
+        batch = self._batch
+        requests, one_way = batch.requests, batch.one_way
+        if waiting:
+            done = later(began_s, waiting, requests - one_way, batch.counts())
+            self._store.wait_for(batch.last_phy + batch.last_size, done)
+        else:
+            for count in batch.counts():
+                self._stats.put(*count)
+        return int(one_way)
 
     def _is_open(self) -> bool:
         """Return whether sends are accepted without further checks, now; learn topics again if any has changed."""
@@ -323,8 +334,7 @@ class WaitingAnswers:
                 if code != ResponseCode.SUCCESS:
                     makes.stats.refused(makes.code, code)
         for channel, answers in self._answers:
-            if answers:  # none to one-way requests
-                channel.write(answers if status is PutStatus.PUT_OK else _others(answers, code, remark))
+            channel.write(answers if status is PutStatus.PUT_OK else _others(answers, code, remark))
         seconds = makes.clock.seconds() - self._began_s
         makes.stats.observe(makes.code, seconds * requests, requests)
 

@@ -1431,6 +1431,15 @@ cdef class SendBatch:
         """How many requests the encoded messages answer."""
         return self._requests(0, self.count)
 
+    @property
+    def one_way(self):
+        """How many of them are one-way."""
+        cdef int i = 0, count = 0
+        while i < self.count:
+            count += self.sends[i].one_way
+            i += self.sends[i].members
+        return count
+
     cdef int _requests(self, int first, int end):
         cdef int count = 0
         while first < end:

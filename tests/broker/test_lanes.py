@@ -18,7 +18,7 @@ from rmq.store import dispatch
 from rmq.store.appender import Host
 from rmq.store.config import FlushDiskType
 from rmq.store.messages import Message
-from rmq.wire.command import ONEWAY, RemotingCommand, encode_command
+from rmq.wire.command import ONEWAY, RemotingCommand, decode_commands, encode_command
 from rmq.wire.record import SCHEDULE_TOPIC, BatchEntry, encode_batch
 from tests.broker.harness import OneBroker, RawClient, send_ext, setup_of
 from tests.needs import need_compiled
@@ -426,6 +426,55 @@ class SendLaneTests(SynchronousTestCase):
         self.assertEqual([len(peer.received()) for peer in peers], [2, 2, 2])
         self.assertGreaterEqual(side.table.stats.sums[310] - before, 6.0)
         self.end(side)
+
+    def test_a_failed_sync(self) -> None:
+        """What waits for a sync that fails is refused by lanes as by the responder: without a place in the log."""
+        found = []
+        for with_lane in (True, False):
+            side = Side(with_lane=with_lane, values={"flushDiskType": "SYNC_FLUSH"})
+            side.client.ask(310, send_ext())
+            side.one.node.disk.fail_syncs = 1
+            peer = Peer(side.table)
+            ext, batch = send_ext(m="false"), encode_batch([BatchEntry(b"x", "", 0)])
+            peer.tell(
+                RemotingCommand(310, 1, ext_fields=ext, body=b"x"), RemotingCommand(310, 2, ONEWAY, ext_fields=ext)
+            )
+            peer.tell(RemotingCommand(320, 3, ext_fields=ext | {"m": "true"}, body=batch))
+            side.one.world.run_for(1)
+            self.assertEqual(side.taken > 0, with_lane)
+            stats = side.one.service.stats
+            found.append(
+                (peer.transport.read(), stats.put_failures, side.table.stats.refusals, side.table.stats.counts)
+            )
+            self.flushLoggedErrors()
+        self.assertEqual(found[0], found[1])
+        self.assertEqual([each.code for each in decode_commands(found[0][0])], [14, 14])
+
+    def test_one_way_sends_wait_for_nothing(self) -> None:
+        """However many come while disk and slaves are slow, they take no place of those who wait; all are stored."""
+        self.patch(lanes, "MAX_WAITING_ANSWERS", 2)
+        for values in ({"flushDiskType": "SYNC_FLUSH"}, {"brokerRole": "SYNC_MASTER"}):
+            for with_lane in (True, False):
+                side = Side(with_lane=with_lane, values=values)
+                store, stats = side.one.service.store, side.one.service.stats
+                side.client.ask(310, send_ext())
+                before = stats.puts.total, dict(side.table.stats.refusals)
+                self.patch(store, "wait_for", lambda *_: self.fail("a one-way send waits"))
+                peers = [Peer(side.table, transport=LeanTransport(port=40_000 + number)) for number in range(2)]
+                frame = encode_command(RemotingCommand(310, 7, ONEWAY, ext_fields=send_ext(m="false"), body=b"x"))
+                for _ in range(2):
+                    for peer in peers:
+                        peer.send(frame * 3)
+                if with_lane:
+                    one_turn([(peer, frame * 3) for peer in peers])
+                total = before[0] + 6 * (2 + with_lane)
+                self.assertEqual((len(store._completion), stats.puts.total), (0, total))
+                self.assertEqual(side.table.stats.refusals, before[1])
+                side.one.world.run_for(1)
+                self.assertEqual(store.max_offset("T", 0), total)
+                self.assertEqual([peer.received() for peer in peers], [[], []])
+                self.assertEqual(side.taken > 15, with_lane)
+                self.end(side)
 
     def assert_same(self, short: Side, ordinary: Side, left: list[bytes], right: list[bytes], seed: int) -> None:
         self.assertEqual(len(left), len(right), f"seed {seed}")

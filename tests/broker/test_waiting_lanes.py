@@ -297,6 +297,8 @@ class WaitingLaneTests(SynchronousTestCase):
                 commands = [RemotingCommand(code, flag=flag, ext_fields=ext) for _ in range(MAX_TOGETHER + 1)]
                 self.assertEqual(len(two.ask(*commands)), 0 if flag else len(commands))
                 self.assertEqual((two.sides[0].calls - calls, two.taken[code] > taken), (2, True))
+            two.ask(*(RemotingCommand(37, flag=flag, ext_fields=end_ext(half)) for flag in (0, ONEWAY, 0, ONEWAY)))
+            self.assertEqual(*(side.table.stats.counts for side in two.sides))
             if not values:  # else the responder's op messages come after the sync
                 two.compare()
             two.end()

@@ -52,7 +52,7 @@ from rmq.wire.api.sending import (
     SendMessageV2Header,
 )
 from rmq.wire.codes import ResponseCode
-from rmq.wire.command import RemotingCommand
+from rmq.wire.command import ONEWAY, RemotingCommand
 from rmq.wire.extfields import BadField, parse_boolean
 from rmq.wire.record import (
     MULTI_TAGS,
@@ -231,8 +231,7 @@ class SendResponder:
         name = message.topic
         pairs[PROPERTY_CLUSTER] = self._settings.setup.broker.broker_cluster_name
         level = delay_level(pairs)
-        wait = pairs.get(PROPERTY_WAIT)
-        message.wait_store_msg_ok = wait is None or parse_boolean(wait)
+        message.wait_store_msg_ok = _waits(request.command, pairs)
         # A retry that a client before 4.6.1 sends itself has TRAN_MSG, too, and is no transaction.
         is_retry = level > 0 and message.reconsume_times > 0
         if parse_boolean(pairs.get(PROPERTY_TRANSACTION_PREPARED, "")) and not is_retry:
@@ -259,8 +258,7 @@ class SendResponder:
         most = self._max_message_bytes
         if message.sys_flag & TRANSACTION_MASK or delay_level(pairs) > 0 or len(request.body) > most:
             raise Refuse(ResponseCode.MESSAGE_ILLEGAL, illegal(most))
-        wait = pairs.get(PROPERTY_WAIT)
-        message.wait_store_msg_ok = wait is None or parse_boolean(wait)
+        message.wait_store_msg_ok = _waits(request.command, pairs)
         pairs[PROPERTY_CLUSTER] = self._settings.setup.broker.broker_cluster_name
         message.properties = encode_properties(pairs)
         try:
@@ -350,6 +348,12 @@ class SendResponder:
     @property
     def _max_message_bytes(self) -> int:
         return self._settings.setup.store.max_message_size
+
+
+def _waits(command: RemotingCommand, pairs: dict[str, str]) -> bool:
+    """Return whether the answer waits for disk and slaves: nobody gets that of a one-way request."""
+    wait = pairs.get(PROPERTY_WAIT)
+    return not command.flag & ONEWAY and (wait is None or parse_boolean(wait))
 
 
 def delay_level(pairs: dict[str, str]) -> int:

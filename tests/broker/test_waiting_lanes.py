@@ -635,9 +635,10 @@ class WaitingLaneTests(SynchronousTestCase):
         one.end()
 
     def test_an_end_is_answered_when_it_is_on_disk(self) -> None:
-        """Until the sync a commit has no answer; one-way ends, rollbacks and retries wait for nothing."""
+        """Until the sync a commit has no answer; one-way ends, rollbacks, retries and WAIT=false wait for nothing."""
         two = Two(self, flushDiskType="SYNC_FLUSH")
-        halves = [two.ask(RemotingCommand(310, ext_fields=half_ext()))[0] for _ in range(4)]
+        hasty = half_ext() | {"i": half_ext()["i"].replace("true", "false", 1)}
+        halves = [two.ask(RemotingCommand(310, ext_fields=ext))[0] for ext in (*[half_ext()] * 4, hasty)]
         offset = int(halves[0].ext_fields["msgId"][16:], 16)
         synced = {side: side.one.service.store.flushed_offset for side in two.sides}
         requests = [
@@ -645,6 +646,7 @@ class WaitingLaneTests(SynchronousTestCase):
             (RemotingCommand(37, flag=2, ext_fields=end_ext(halves[1])), False),
             (RemotingCommand(37, ext_fields=end_ext(halves[2], "12")), True),
             (RemotingCommand(37, flag=2, ext_fields=end_ext(halves[3], "12")), False),
+            (RemotingCommand(37, ext_fields=end_ext(halves[4])), True),
             (RemotingCommand(36, ext_fields=back_ext(offset)), True),
         ]
         for command, at_once in requests:

@@ -341,6 +341,44 @@ class TwoBrokerTests(FlowCase):
         offsets = {(name, n): at for name in self.sim.brokers for n, at in self.committed(broker=name).items()}
         self.assertEqual({at for place, at in offsets.items() if place not in kept}, {4})
 
+    def goes_on_where_others_are(self, *, orderly: bool) -> None:
+        self.make_topic()
+        sender = producer(self.sim.client())
+        inboxes = [Inbox(), Inbox()]
+        members = [consumer(self.sim.client(), inbox, orderly=orderly) for inbox in inboxes]
+        for member in members:
+            self.sim.run(member.start())
+
+        def got(word: bytes, of: list[Inbox]) -> int:
+            return sum(body.startswith(word) for inbox in of for body in inbox.bodies)
+
+        self.until(lambda: [owned(member) for member in members] == [4, 4])
+        self.sim.run(send_all(sender, [b"first %d" % n for n in range(40)]))
+        self.until(lambda: got(b"first", inboxes) == 40)
+        self.sim.pass_s(6)  # offsets are written every five seconds
+        for far in (self.sim.namesrv, *self.sim.brokers.values()):
+            self.sim.net.partition(self.sim.clients[1], far)
+        self.sim.pass_s(150)
+        self.assertEqual(owned(members[1]), 8)
+        self.sim.run(send_all(sender, [b"second %d" % n for n in range(400)]))
+        self.until(lambda: got(b"second", inboxes[1:]) == 400)
+        self.sim.pass_s(6)
+        self.sim.net.heal()
+        self.until(lambda: [owned(member) for member in members] == [4, 4], 90)
+        self.sim.run(send_all(sender, [b"third %d" % n for n in range(40)]))
+        self.until(lambda: got(b"third", inboxes) >= 40)
+        self.sim.pass_s(6)
+        self.assertEqual(got(b"second", inboxes[:1]), 0)
+        self.assertEqual(got(b"", inboxes), 480)
+
+    def test_goes_on_where_others_are(self) -> None:
+        """A member that no broker heard of for so long that others got its queues begins where those are."""
+        self.goes_on_where_others_are(orderly=False)
+
+    def test_goes_on_in_order_where_others_are(self) -> None:
+        """So does one that consumes in order."""
+        self.goes_on_where_others_are(orderly=True)
+
     def test_members_share_the_queues(self) -> None:
         """Each queue of both brokers has one owner; a member that leaves gives its queues to the other one."""
         self.make_topic()

@@ -54,6 +54,8 @@ AGAIN_S = 1.0
 #: between two looks at the routes, and for how long, after a broker has left them: it may be back soon
 LOST_BROKER_POLL_S = 2.0
 LOST_BROKER_S = 600.0
+#: heartbeats that a broker must have missed before others may have our queues; a broker gives a member 120 s
+MISSED_BEATS = 3
 
 _log = logging.getLogger("rmq.client")
 
@@ -125,6 +127,9 @@ class Instance:
         self.brokers: dict[str, dict[int, str]] = {}
         #: names of brokers that have left the routes, and when
         self._lost: dict[str, float] = {}
+        #: by name of a broker: epoch ms of its last answer to a heartbeat or pull; see :meth:`absences`
+        self._heard_ms: dict[str, int] = {}
+        self._absences: dict[str, int] = {}
         self.parts: list[Part] = []
         self._consumers: dict[str, Part] = {}
         #: by correlation id
@@ -335,12 +340,29 @@ class Instance:
 
     async def heartbeat(self) -> None:
         """Send the groups of this client to all brokers: without consumers to masters only; failures are logged."""
-        for addr in self._addrs(with_slaves=any(part.consumer_data() is not None for part in self.parts)):
+        for name, addr in self._addrs(with_slaves=any(part.consumer_data() is not None for part in self.parts)):
             try:
                 # what it says may have changed while another broker was asked
                 await self.ask(addr, HEART_BEAT, None, self._heartbeat_data())
             except RequestFailed as error:
                 _log.info("no heartbeat to %s: %s", addr, error)
+            else:
+                self.heard(name)
+
+    def heard(self, broker_name: str) -> None:
+        """Note that a broker has answered a heartbeat or a pull."""
+        self._absences[broker_name] = self.absences(broker_name)
+        self._heard_ms[broker_name] = self.host.wall_ms()
+
+    def absences(self, broker_name: str) -> int:
+        """
+        Return how often a broker had not heard of us for MISSED_BEATS heartbeats, one more while that lasts.
+
+        Others may have got our queues each time. The clock is that of the wall: it goes on while a machine sleeps.
+        """
+        now = self.host.wall_ms()
+        is_absent = now - self._heard_ms.get(broker_name, now) > MISSED_BEATS * 1000 * self.settings.heartbeat_s
+        return self._absences.get(broker_name, 0) + is_absent
 
     def _heartbeat_data(self) -> HeartbeatData:
         consumers = [data for part in self.parts if (data := part.consumer_data()) is not None]
@@ -348,11 +370,11 @@ class Instance:
         producers.append(ProducerData(group_name=INNER_PRODUCER))
         return HeartbeatData(client_id=self.client_id, consumer_data_set=consumers, producer_data_set=producers)
 
-    def _addrs(self, *, with_slaves: bool) -> list[str]:
+    def _addrs(self, *, with_slaves: bool) -> list[tuple[str, str]]:
         return sorted(
             {
-                addr
-                for addrs in self.brokers.values()
+                (name, addr)
+                for name, addrs in self.brokers.items()
                 for broker_id, addr in addrs.items()
                 if with_slaves or broker_id == MASTER_ID
             }
@@ -461,7 +483,7 @@ class Instance:
         return report or CloseReport()
 
     async def _unregister(self, groups: Sequence[_Group]) -> None:
-        for addr in self._addrs(with_slaves=True):
+        for _, addr in self._addrs(with_slaves=True):
             for producer_group, consumer_group in groups:
                 header = UnregisterClientHeader(
                     client_id=self.client_id, producer_group=producer_group, consumer_group=consumer_group

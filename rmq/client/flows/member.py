@@ -103,6 +103,8 @@ class Held:
     broker_id: int = MASTER_ID
     #: what the broker has of our offset
     committed: int = -1
+    #: see :meth:`rmq.client.flows.instance.Instance.absences`; the offset was right when there were so many
+    absences: int = 0
     moved_s: float = 0.0
     #: epoch ms, when messages were done last, or the queue became ours
     consumed_ms: int = 0
@@ -277,7 +279,7 @@ class Member:
         written = failed = 0
         for held in self._held.values():
             if held.is_ready:
-                if await self._write(held):
+                if not self._was_absent(held) and await self._write(held):
                     written += 1
                 else:
                     failed += 1
@@ -429,7 +431,7 @@ class Member:
         That member reads it as soon as it has joined, so the offsets of all queues go out without a wait for answers.
         Java: RebalancePushImpl#removeUnnecessaryMessageQueue
         """
-        if held.is_ready:
+        if held.is_ready and not self._was_absent(held):
             await self._send_offset(held)
 
     # offsets
@@ -445,7 +447,8 @@ class Member:
             self._write_file()
             return
         for held in list(self._held.values()):
-            if held.is_ready and not held.dropped and held.process.commit_offset != held.committed:
+            changed = held.process.commit_offset != held.committed
+            if held.is_ready and not held.dropped and changed and not self._was_absent(held):
                 await self._send_offset(held)
 
     async def _send_offset(self, held: Held) -> None:
@@ -566,15 +569,37 @@ class Member:
             try:
                 if not held.is_ready:
                     held.process = ProcessQueue(await self._first_offset(held.queue))
-                    held.is_ready = True
+                    held.is_ready, held.absences = True, self._instance.absences(held.queue.broker_name)
+                elif self._was_absent(held):
+                    await self._follow(held)
                 asked_s = self._host.seconds()
                 response = await self._pull(held)
             except RequestFailed as error:
                 held.trouble = str(error)
                 pause = await self._rest(held, error, pause)
                 continue
+            self._instance.heard(held.queue.broker_name)
+            if self._was_absent(held):
+                continue
             held.trouble, pause = "", AGAIN_S
             self._pulled(held, response, self._host.seconds() - asked_s)
+
+    def _was_absent(self, held: Held) -> bool:
+        """Return whether others may have read the queue since its offset was right: no broker heard of us for long."""
+        shares = not self._broadcast and bool(self._subscriptions)
+        return shares and held.absences != self._instance.absences(held.queue.broker_name)
+
+    async def _follow(self, held: Held) -> None:
+        """Go on where those are who had the queue while no broker heard of us; fails with RequestFailed."""
+        self._instance.beat()
+        await self._host.sleep(AGAIN_S)  # they write their offsets when the broker tells them that we are back
+        stored = await self._stored_offset(held.queue)
+        self._instance.heard(held.queue.broker_name)
+        held.absences = self._instance.absences(held.queue.broker_name)
+        if stored is not None and stored > held.process.commit_offset:
+            text = "the broker had not heard of us for long, others have read queue %s: it goes on at offset %d, not %d"
+            _log.warning(text, held.queue, stored, held.process.commit_offset)
+            held.process.clear(stored)
 
     def _why_wait(self, held: Held) -> float:
         """Return how long to wait before the next pull, 0 to pull now."""
@@ -766,6 +791,7 @@ class Member:
                 break
             if held.queue.topic == topic and held.is_ready and not held.dropped and offset is not None:
                 self._go_on(held, offset)
+                held.absences = self._instance.absences(held.queue.broker_name)
                 await self._write(held)
                 _log.info("offset of %s was reset to %d", held.queue, offset)
         return encode_reply(command)

@@ -123,7 +123,7 @@ class OrderlyConsumer(PushConsumer):
 
     async def _hand_over(self, held: Held) -> None:
         """Unlock the queue when its offset is written: Apache's brokers do not do both in the order of requests."""
-        if held.is_ready:
+        if held.is_ready and not self._was_absent(held):
             await self._write(held)
         await self._unlock([held.queue])
 

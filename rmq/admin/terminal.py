@@ -106,18 +106,15 @@ def warn(text: str) -> None:
 
 
 def confirmed(text: str, name: str) -> bool:
-    """Show what is about to happen and have the name typed; False without a terminal."""
+    """Show what is about to happen and have the name typed; False without a terminal. Ctrl-C ends the process."""
     if not sys.stdin.isatty():
         return False
-    before = signal.getsignal(signal.SIGINT)
+    # Python's own handler would wait for the end of the line where the signal comes just before the read begins
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
         show(text, sys.stderr)
         print(f"Type {name} to do it: ", end="", file=sys.stderr, flush=True)
         return sys.stdin.readline().strip() == name
-    except KeyboardInterrupt:
-        print(file=sys.stderr)
-        _leave(signal.SIGINT)
     finally:
         signal.signal(signal.SIGINT, before)
 

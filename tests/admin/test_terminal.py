@@ -136,8 +136,8 @@ class ConfirmationTests(ProcessCase):
         self.assertFalse(self.is_there())
 
     def test_not_confirmed(self) -> None:
-        """Another word, an empty line or the end of input: status 4; Ctrl-C: 130. Nothing was sent."""
-        for typed, status in (("yes\n", 4), ("\n", 4), ("\x04", 4), ("\x03", 130)):
+        """Another word, an empty line or the end of input: status 4; Ctrl-C ends it. Nothing was sent."""
+        for typed, status in (("yes\n", 4), ("\n", 4), ("\x04", 4), ("\x03", -signal.SIGINT)):
             started = self.in_terminal("topic", "delete", self.topic)
             started.until("to do it: ")
             started.type(typed)

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from tests.real.peers import APACHE_4, OURS, Site, mqadmin, require_apache, until
+from tests.real.javaclient import JavaAdmin
+from tests.real.peers import APACHE_4, OURS, Site, require_apache, until
 from tests.real.test_rmq_admin import Admin
 
 BROKER = "the broker's address"
@@ -51,7 +52,7 @@ UNORDERED = {"topicList", "statsAll", "getBrokerConfig", "getNamesrvConfig"}
 
 @pytest.mark.real
 @pytest.mark.parametrize("kind", [OURS, APACHE_4])
-def test_same_text(site: Site, kind: str) -> None:
+def test_same_text(site: Site, java_admin: JavaAdmin, kind: str) -> None:
     """Column by column; rates and what time changes (an hour's hundredth, a wait in ms) are compared as a shape."""
     require_apache(APACHE_4)
     namesrv = site.namesrv(kind)
@@ -68,7 +69,7 @@ def test_same_text(site: Site, kind: str) -> None:
     until("the key", lambda: admin.run("message", "find", "orders", "k1").returncode == 0)
     for template in COMMANDS:
         command = [broker.addr if word == BROKER else word for word in template]
-        expected = _shape(mqadmin(site.root, *command, "-n", namesrv.addr))
+        expected = _shape(java_admin.run(*command, "-n", namesrv.addr))
         shown = _shape(admin.text(*command))
         if command[0] == "brokerStatus":  # nearly every figure changes
             shown, expected = (re.sub(": .*", "", text) for text in (shown, expected))

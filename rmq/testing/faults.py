@@ -268,11 +268,18 @@ class FaultTable(ResponderTable):
 
     def dispatch(self, command: RemotingCommand, channel: Channel) -> Written:
         if self._emptied and command.code in PULLS:
-            fields = command.ext_fields
-            end = self._emptied.get((fields["topic"], int(fields["queueId"])), 0)
-            if int(fields["queueOffset"]) < end:
+            end = self._end_of_emptied(command.ext_fields)
+            if end is not None:
                 return _go_on(command, end)
         return self._faults.dispatch(self._node, self._inner, command, channel)
+
+    def _end_of_emptied(self, fields: Mapping[str, str]) -> int | None:
+        """Return where a pull goes on that asks for what was emptied; None for any other, the responder's to judge."""
+        try:
+            end = self._emptied.get((fields["topic"], int(fields["queueId"])), 0)
+            return end if int(fields["queueOffset"]) < end else None
+        except (KeyError, ValueError):
+            return None
 
 
 def _go_on(command: RemotingCommand, offset: int) -> bytes:

@@ -307,7 +307,7 @@ class WaitingLaneTests(SynchronousTestCase):
         """
         What connections end in one turn is answered when all of it is safe: each its own, one-way requests never.
 
-        A failed sync is told to those who wait. The time of an answer is that from its request on.
+        Those who wait get the failure of a sync. The time of an answer is that from its request on.
         """
         for values, code in ((FLUSH, 0), (FLUSH, 14), (MASTER | {"slaveTimeout": "1000"}, 0)):
             side = Side(with_lane=True, values=values)

@@ -379,6 +379,42 @@ class TwoBrokerTests(FlowCase):
         """So does one that consumes in order."""
         self.goes_on_where_others_are(orderly=True)
 
+    def test_after_a_sleep_nothing_old_is_written_or_handled(self) -> None:
+        """Neither the timer, nor a queue that goes, nor an old poll counts before the offsets are known."""
+        self.make_topic(queues=1)
+        offsets, sender, inbox = self.sim.broker().offsets, producer(self.sim.client()), Inbox()
+        queue = MessageQueue(topic="T", broker_name="broker-a", queue_id=0)
+
+        def send(count: int) -> None:
+            for _ in range(count):
+                self.sim.run(sender.send(Message("T", b"x"), queue=queue))
+
+        member = consumer(self.sim.client(), inbox)
+        self.sim.run(member.start())
+        node = self.sim.clients[-1]
+        send(3)
+        self.until(lambda: len(inbox.got) == 3)
+        self.sim.pass_s(6)
+        node.step_clock(200)  # while its poll is held
+        offsets.commit("CG", "T", 0, 4)
+        send(1)
+        self.sim.pass_s(5)
+        self.assertEqual(len(inbox.got), 3)
+        send(1)
+        self.until(lambda: len(inbox.got) == 4)
+        member.pause(queue)
+        send(2)
+        self.sim.pass_s(0.1)
+        node.step_clock(200)
+        offsets.commit("CG", "T", 0, 99)
+        self.sim.pass_s(8)
+        self.assertEqual(self.committed(), {0: 99})
+        self.sim.broker().topics.put(TopicConfig(topic_name="T", read_queue_nums=0, write_queue_nums=0))
+        self.sim.broker().registration.topics_changed()
+        self.until(lambda: queue not in member.assignment(), 90, "the queue that went")
+        self.sim.pass_s(1)
+        self.assertEqual(self.committed(), {0: 99})
+
     def test_members_share_the_queues(self) -> None:
         """Each queue of both brokers has one owner; a member that leaves gives its queues to the other one."""
         self.make_topic()

@@ -25,6 +25,9 @@ ROOT = Path(__file__).resolve().parent.parent
 #: set in CI
 MUST_RUN = bool(os.environ.get("RMQ_CI"))
 
+#: set for what takes hours: the same with more peers, seeds or rounds
+IS_CAMPAIGN = bool(os.environ.get("RMQ_CAMPAIGN"))
+
 #: set where the installed wheel is tested (tox), not the checkout
 WHEEL = "RMQ_TEST_WHEEL"
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
-IS_CAMPAIGN = bool(os.environ.get("RMQ_CAMPAIGN"))
+from tests.needs import IS_CAMPAIGN
 
 #: the mark of a test, or of one of its parameters, that a campaign runs and the long suite leaves out
 CAMPAIGN = pytest.mark.skipif(not IS_CAMPAIGN, reason="RMQ_CAMPAIGN: only a campaign has time for it")

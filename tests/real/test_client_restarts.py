@@ -21,7 +21,8 @@ import pytest
 
 from rmq.aio import Client, CloseReport, From, Message, MessageQueue, PullSettings, PushSettings, ReceivedMessage
 from tests.client.loops import left_timers
-from tests.real.campaigns import IS_CAMPAIGN, campaign_only
+from tests.needs import IS_CAMPAIGN
+from tests.real.campaigns import campaign_only
 from tests.real.peers import APACHE_4, APACHE_5, OURS, Broker, Process, Site, require_apache
 
 pytestmark = pytest.mark.real

@@ -19,7 +19,7 @@ from functools import partial
 import attrs
 import pytest
 
-from tests.real.campaigns import IS_CAMPAIGN
+from tests.needs import IS_CAMPAIGN
 from tests.real.pairs import start_pair, wait_caught_up
 from tests.real.peers import OURS, Broker, Site, until
 from tests.real.probe import SEND, SEND_BATCH, Answer, Closed, Probe, Record, batch_body, properties_text, send_fields

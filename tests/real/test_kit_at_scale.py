@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.real.campaigns import IS_CAMPAIGN
+from tests.needs import IS_CAMPAIGN
 
 TESTS = 200
 WORKERS = 8

@@ -14,7 +14,8 @@ from typing import Any
 import attrs
 import pytest
 
-from tests.real.campaigns import CAMPAIGN, IS_CAMPAIGN
+from tests.needs import IS_CAMPAIGN
+from tests.real.campaigns import CAMPAIGN
 from tests.real.cells import SITUATIONS, Cell
 from tests.real.cells import begin as begin_cell
 from tests.real.pairs import wait_caught_up

@@ -14,6 +14,21 @@ CLOSED_TLS = (
     "closed by the peer in the TLS handshake, or its answer is not TLS: is this a plain port "
     "(tls.server.mode=disabled)? Then connect without TLS"
 )
+_OUR_PAIR = "a certificate of this client: tls.client.certPath and tls.client.keyPath"
+#: what to look at after an alert of the peer's TLS, by OpenSSL's words for it
+_ALERTS = {
+    "alert certificate required": f"the peer wants {_OUR_PAIR}",
+    "alert handshake failure": f"the peer may want {_OUR_PAIR}",
+    "alert unknown ca": "the peer does not trust who signed tls.client.certPath (tls.server.trustCertPath there)",
+    "alert certificate expired": "by the clock of the peer tls.client.certPath has expired",
+    "alert bad certificate": "the peer refuses tls.client.certPath",
+}
+
+
+def with_advice(text: str) -> str:
+    """Return why TLS failed, as OpenSSL says it to a client, with what to look at where that is known."""
+    advice = next((advice for words, advice in _ALERTS.items() if words in text), None)
+    return text if advice is None else f"{text}: {advice}"
 
 
 class RocketMqError(Exception):

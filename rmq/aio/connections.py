@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rmq.client.host import Answer, Prepare
-from rmq.errors import CLOSED_PLAIN, CLOSED_TLS, RequestFailed, RequestTimeout, Unreachable
+from rmq.errors import CLOSED_PLAIN, CLOSED_TLS, RequestFailed, RequestTimeout, Unreachable, with_advice
 from rmq.wire.command import ONEWAY, RemotingCommand, decode_command, encode_command
 from rmq.wire.contract import Contract
 from rmq.wire.correlator import Correlator, TooManyWaiting
@@ -131,8 +131,7 @@ class AsyncioConnections:
         except TimeoutError:
             raise Unreachable(addr, f"cannot connect to {addr}: no connection within {CONNECT_TIMEOUT_S:g} s") from None
         except (OSError, ValueError) as error:
-            text = CLOSED_TLS if self.tls is not None and is_no_tls(error) else str(error)
-            raise Unreachable(addr, f"cannot connect to {addr}: {text}") from error
+            raise Unreachable(addr, f"cannot connect to {addr}: {why_not_connected(error, self.tls)}") from error
         self._links[addr] = link
         return link
 
@@ -271,13 +270,23 @@ class Link(asyncio.Protocol):
                 timer.cancel()
         is_plain = self._owner.tls is None
         unheard = is_plain and not self._heard and (error is None or isinstance(error, ConnectionResetError))
-        why = CLOSED_PLAIN if unheard else str(error or "")
+        why = CLOSED_PLAIN if unheard else with_advice(str(error or ""))
         for code, _, answer in self._calls.close():
             if not answer.done():
                 text = f"the connection to {self.addr} closed before request {code} was answered"
                 answer.set_exception(Unreachable(self.addr, f"{text}: {why}" if why else text))
         if not self.lost.done():
             self.lost.set_result(None)
+
+
+def why_not_connected(error: Exception, tls: object | None) -> str:
+    """Return why there is no connection, for people; ``tls`` None: none was asked for."""
+    if tls is not None and is_no_tls(error):
+        return CLOSED_TLS
+    if isinstance(error, ssl.SSLCertVerificationError):
+        trusted = "trusted is what tls.client.trustCertPath holds, without it the system's list"
+        return f"certificate verify failed: {error.verify_message}; {trusted}"
+    return with_advice(str(error))
 
 
 def is_no_tls(error: Exception) -> bool:

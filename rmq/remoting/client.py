@@ -11,15 +11,24 @@ from typing import Any, TypeVar
 
 from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred, DeferredList, TimeoutError, fail, maybeDeferred
-from twisted.internet.error import ConnectingCancelledError
+from twisted.internet.error import ConnectingCancelledError, ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IAddress
 from twisted.internet.protocol import Factory, Protocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from rmq.errors import CLOSED_PLAIN, CLOSED_TLS, BadAnswer, Refused, RequestFailed, RequestTimeout, Unreachable
+from rmq.errors import (
+    CLOSED_PLAIN,
+    CLOSED_TLS,
+    BadAnswer,
+    Refused,
+    RequestFailed,
+    RequestTimeout,
+    Unreachable,
+    with_advice,
+)
 from rmq.remoting.channel import Channel
-from rmq.remoting.protocol import RemotingProtocol
+from rmq.remoting.protocol import RemotingProtocol, why_lost
 from rmq.remoting.responders import ResponderTable
 from rmq.runtime.platform import Platform, split_addr
 from rmq.runtime.tls.context import ClientTls, is_no_tls, loss_text
@@ -207,7 +216,7 @@ class RemotingClient(Service):
 
     def _not_dialled(self, failure: Failure, dial: _Dial) -> None:
         self._dials.pop(dial.addr, None)
-        error = loss_text(failure.value)
+        error = with_advice(loss_text(failure.value))
         if failure.check(TimeoutError):
             error = f"no connection within {CONNECT_TIMEOUT_MS} ms"
         elif self._tls is not None and is_no_tls(failure.value):
@@ -233,8 +242,13 @@ class RemotingClient(Service):
             idle_seconds=self._idle_seconds,
             opened=self._opened,
             closed=self._closed,
-            unheard=CLOSED_PLAIN if self._tls is None else None,
+            why_lost=self._why_lost,
         )
+
+    def _why_lost(self, reason: Failure, heard: bool) -> str:
+        if self._tls is None and not heard and reason.check(ConnectionDone, ConnectionLost):
+            return CLOSED_PLAIN
+        return with_advice(why_lost(reason, heard))
 
     def _opened(self, channel: Channel) -> None:
         channel.sign = self._sign

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.defer import Deferred
-from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IDelayedCall, IPushProducer, IReactorTime, ITCPTransport
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.logger import Logger
@@ -58,6 +58,11 @@ def plain_only(transport: Any, first: bytes) -> bool:
     return True
 
 
+def why_lost(reason: Failure, _heard: bool) -> str:
+    """Return why a connection ended, for people."""
+    return CLOSED if reason.check(ConnectionDone) else loss_text(reason.value)
+
+
 @implementer(IPushProducer)
 class RemotingProtocol(Protocol):
     """
@@ -65,8 +70,8 @@ class RemotingProtocol(Protocol):
 
     ``opened`` and ``closed`` are called with its channel, once each. ``idle_seconds`` after the last byte in either
     direction the connection is closed, and also when a frame is incomplete for twice that time. ``grew`` is called with
-    the growth of the bytes that are held for this slow peer. ``unheard`` is the reason of an end by a peer that has
-    sent nothing, if it is not the usual one; ``throttle`` limits the log lines of peers that ``admit`` refuses.
+    the growth of the bytes that are held for this slow peer. ``why_lost`` returns the reason of an end, as text, of the
+    failure and whether the peer has sent anything; ``throttle`` limits the log lines of peers that ``admit`` refuses.
     """
 
     _log = Logger()
@@ -83,7 +88,7 @@ class RemotingProtocol(Protocol):
         admit: Admit = plain_only,
         limits: RemotingLimits = DEFAULT_LIMITS,
         grew: Callable[[int], object] | None = None,
-        unheard: str | None = None,
+        why_lost: Callable[[Failure, bool], str] = why_lost,
         throttle: LogThrottle | None = None,
     ) -> None:
         self._responders = responders
@@ -95,7 +100,7 @@ class RemotingProtocol(Protocol):
         self._admit = admit
         self._limits = limits
         self._grew = grew
-        self._unheard = unheard
+        self._why_lost = why_lost
         self._throttle = LogThrottle() if throttle is None else throttle
         self._decoder = FrameDecoder()
         #: the unfinished frame at the last idle check
@@ -147,9 +152,7 @@ class RemotingProtocol(Protocol):
         if self._idle is not None and self._idle.active():
             self._idle.cancel()
         self._held.clear()
-        text = CLOSED if reason.check(ConnectionDone) else loss_text(reason.value)
-        if self._unheard is not None and not self._sniffed and reason.check(ConnectionDone, ConnectionLost):
-            text = self._unheard
+        text = self._why_lost(reason, self._sniffed)
         self.channel.lost(text)
         self._closed(self.channel, self.channel.close_reason or text)
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
 import subprocess
 
+import attrs
 from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import TestCase
 
+from rmq.aio import Client
 from rmq.broker.config import BrokerConfig, BrokerSetup
 from rmq.broker.config import NettyServerConfig as BrokerPort
 from rmq.broker.service import build_broker
+from rmq.errors import RequestFailed
 from rmq.namesrv.config import NamesrvConfig, NamesrvSetup, NettyServerConfig
 from rmq.namesrv.service import build_namesrv
 from rmq.remoting.access import AccessSetup
@@ -30,6 +34,15 @@ accounts:
 - {accessKey: operator, secretKey: abcdefg, admin: true}
 - {accessKey: application, secretKey: abcdefg}
 """
+
+
+async def refusal(namesrv: str, tls: str) -> str:
+    """Return why the client for asyncio cannot start."""
+    try:
+        async with Client(namesrv, tls=tls):
+            return ""
+    except RequestFailed as error:
+        return str(error)
 
 
 class SecuredTests(TestCase):
@@ -115,6 +128,20 @@ class SecuredTests(TestCase):
             status, out, _ = await self.admin(*ask, *more)
             self.assertEqual(status, 3, more)
             self.assertIn(why, out)
+
+    async def test_no_certificate(self) -> None:
+        """A server that wants a client's certificate gets none: both faces of the client name the keys to set."""
+        self.access = attrs.evolve(self.access, tls=attrs.evolve(self.access.tls, server_client_auth="require"))
+        addr = self.namesrv()
+        wanted = "the peer wants a certificate of this client: tls.client.certPath"
+        _, out, _ = await self.admin("explain", "-n", addr, "-t", "nowhere", "--timeout", "20", "--tlsConfig", self.tls)
+        self.assertIn(wanted, out)
+        self.assertIn(wanted, await deferToThread(asyncio.run, refusal(addr, self.tls)))
+
+    async def test_untrusted_by_asyncio(self) -> None:
+        """The client for asyncio says which key has what it trusts."""
+        text = await deferToThread(asyncio.run, refusal(self.namesrv(), self.strange_tls))
+        self.assertRegex(text, "certificate verify failed: .*; trusted is what tls.client.trustCertPath holds")
 
     def broker(self) -> str:
         """Start a broker; return its address."""

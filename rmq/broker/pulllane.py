@@ -24,18 +24,18 @@ from rmq.broker.settings import Settings
 from rmq.broker.stats import BrokerStats
 from rmq.broker.topics import TopicTable
 from rmq.remoting.channel import Channel
-from rmq.remoting.responders import MAX_COLLECTED_BYTES, ResponderTable
+from rmq.remoting.responders import MAX_COLLECTED_BYTES, Request, ResponderTable, Written
 from rmq.runtime.disk.files import DiskError
 from rmq.store.filtercode import PropertyFilter
 from rmq.store.messages import GetStatus
 from rmq.store.reader import Picked
 from rmq.store.store import MessageStore
 from rmq.wire.api.common import SubscriptionData, SubscriptionGroupConfig, TopicConfig
-from rmq.wire.api.pulling import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessageHeader
+from rmq.wire.api.pulling import PULL_SUBSCRIPTION, PullMessageHeader
 from rmq.wire.codes import MQ_VERSION, RequestCode, ResponseCode
 from rmq.wire.command import RemotingCommand
 from rmq.wire.compiled import load
-from rmq.wire.extfields import Int32, header_codec
+from rmq.wire.extfields import Int32
 from rmq.wire.frames import PREFIX
 
 #: limits of known pulls and of the memory for their keys and filters; beyond them all are checked again
@@ -52,7 +52,6 @@ def _tail(status: GetStatus) -> bytes:
 _FOUND = _tail(GetStatus.FOUND)
 _AT_END = _tail(GetStatus.OFFSET_OVERFLOW_ONE)
 _EMPTY = _tail(GetStatus.NO_MESSAGE_IN_QUEUE)
-_CODEC = header_codec(PullMessageHeader)
 
 #: a longer answer may exceed the frame limit; the responder refuses it
 MAX_LANE_BYTES = 8 << 20
@@ -370,10 +369,26 @@ class PullLane:
         )
 
     def _again(self, held: _Held) -> bytes | None:
-        """Answer a held pull as :meth:`rmq.broker.responders.pulling.PullResponder._again` does."""
-        pull, channel = held.known, held.channel
+        """Answer a held pull; one that waits a second time is counted and written when that ends."""
+        written = self._answer(held)
+        if isinstance(written, Deferred):
+            written.addCallback(self._answer_late, held)
+            return None
+        self._observe(held)
+        return written
+
+    def _answer_late(self, answer: bytes | None, held: _Held) -> None:
+        self._observe(held)
+        if answer is not None:
+            held.channel.write(answer)
+
+    def _observe(self, held: _Held) -> None:
         self._table.stats.observe(self.code, self._clock.seconds() - held.started_s)
-        if not channel.is_open:
+
+    def _answer(self, held: _Held) -> Written:
+        """Do as :meth:`rmq.broker.responders.pulling.PullResponder.again`."""
+        pull = held.known
+        if not held.channel.is_open:
             return None
         if self._has_other_terms():
             self._renew_terms()
@@ -420,18 +435,9 @@ class PullLane:
         )
         return answer
 
-    def _ordinary(self, held: _Held) -> bytes | None:
+    def _ordinary(self, held: _Held) -> Written:
         """Have the responder answer a held pull, which has committed and waited."""
-        header = msgspec.structs.replace(
-            held.known.header,
-            queue_id=held.queue_id,
-            queue_offset=held.from_offset,
-            sys_flag=held.known.header.sys_flag & ~(PULL_SUSPEND | PULL_COMMIT_OFFSET),
-        )
-        command = RemotingCommand(self.code, opaque=held.opaque, ext_fields=_CODEC.encode(header))
-        written = self._table.dispatch(command, held.channel)
-        if isinstance(written, Deferred):
-            # it waits for the disk
-            written.addCallback(lambda answer: None if answer is None else held.channel.write(answer))
-            return None
-        return written
+        header = msgspec.structs.replace(held.known.header, queue_id=held.queue_id, queue_offset=held.from_offset)
+        command = RemotingCommand(self.code, opaque=held.opaque)
+        request: Request[PullMessageHeader, None] = Request(header, None, command, held.channel)
+        return self._table.finish(command, lambda: self._responder.again(request, held.deadline_ms))

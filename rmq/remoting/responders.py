@@ -381,6 +381,17 @@ class ResponderTable:
             return None
         return written
 
+    def finish(self, command: RemotingCommand, respond: Callable[[], Answer]) -> Written:
+        """
+        Return what ``respond`` answers to a request that a lane has taken, as :meth:`dispatch` does.
+
+        The guard has let it pass when it came, and flow control refuses only what comes.
+        """
+        try:
+            return self._written(command, respond())
+        except Exception as error:  # noqa: BLE001 - as in dispatch
+            return self._failed(error, command)
+
     def _add(self, contract: Contract[Any, Any, Any, Any], method: Callable[[Request[Any, Any]], Answer]) -> None:
         code = int(contract.code)
         if code in self._responders:
@@ -397,7 +408,13 @@ class ResponderTable:
         line = self._lines.get(command.code)
         if line is not None and line.waiting >= line.limit:
             raise Refuse(ResponseCode.SYSTEM_BUSY, OVERLOAD_REMARK)
-        answer = responder.call(command, channel)
+        written = self._written(command, responder.call(command, channel))
+        if line is not None and isinstance(written, Deferred):
+            line.waiting += 1
+            written.addBoth(line.leave)
+        return written
+
+    def _written(self, command: RemotingCommand, answer: Answer) -> Written:
         if answer.__class__ is Reply or answer is None or answer is NO_REPLY:
             return self._write(command, answer)
         if isinstance(answer, CoroutineType):
@@ -405,9 +422,6 @@ class ResponderTable:
         if not isinstance(answer, Deferred):
             raise TypeError(f"the responder of {command.code} returned {answer!r}")
         later: Deferred[Any] = answer
-        if line is not None:
-            line.waiting += 1
-            later.addBoth(line.leave)
         return later.addCallback(self._write_late, command).addErrback(self._failed_late, command)
 
     def _write(self, command: RemotingCommand, answer: Outcome) -> bytes | None:

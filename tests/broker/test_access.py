@@ -20,7 +20,7 @@ from rmq.wire.codes import RequestCode, ResponseCode
 from rmq.wire.command import RemotingCommand
 from rmq.wire.signing import Credentials
 from tests.broker import harness
-from tests.broker.harness import PORT, OneBroker, RawClient, send_ext
+from tests.broker.harness import PORT, OneBroker, RawClient, pull_ext, send_ext
 from tests.remoting.guarded import NEVER, documented, words
 
 ACCOUNTS = b"""
@@ -28,6 +28,8 @@ accounts:
 - {accessKey: operator, secretKey: abcdefg, admin: true}
 - {accessKey: application, secretKey: abcdefg, topicPerms: [T=PUB]}
 """
+TOPIC_T = {"topic": "T", "defaultTopic": "TBW102", "readQueueNums": "5", "writeQueueNums": "5", "perm": "6"}
+TOPIC_T |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}
 OPERATOR = Credentials(access_key="operator", secret_key="abcdefg")
 APPLICATION = Credentials(access_key="application", secret_key="abcdefg")
 
@@ -70,6 +72,25 @@ class AccountsTests(SynchronousTestCase):
         vip = self.one.connect(PORT - 2)
         self.assertEqual(vip.ask(RequestCode.SEND_MESSAGE_V2, send_ext("T"), b"x").code, ResponseCode.NO_PERMISSION)
         self.assertEqual(signed(vip, APPLICATION, 310, send_ext("T"), b"x").code, 0)
+
+    def test_a_pull_that_waited(self) -> None:
+        """A pull shows its account once, when it comes: what changes while it waits makes it no stranger."""
+        for number, change in enumerate(("nothing", "the configuration", "the topic")):
+            member = self.one.connect()
+            signed(member, OPERATOR, 310, send_ext("T"), b"x")
+            end = str(self.one.service.store.max_offset("T", 0))
+            pull = RemotingCommand(11, ext_fields=pull_ext("T", offset=int(end), sys_flag=6))
+            OPERATOR.sign(pull)
+            opaque = member.send(pull)
+            self.one.world.run_for(0.1)
+            self.assertEqual(len(self.one.service.polls), 1)
+            if number == 1:
+                signed(self.client, OPERATOR, 25, {}, b"transactionCheckMax=7")
+            elif number == 2:
+                signed(self.client, OPERATOR, 17, TOPIC_T)
+            signed(self.client, OPERATOR, 310, send_ext("T"), b"x")
+            answer = member.wait(opaque)
+            self.assertEqual((answer.code, answer.remark), (0, "FOUND"), change)
 
     def test_every_code(self) -> None:
         """No code is answered without an account, not even unknown ones."""

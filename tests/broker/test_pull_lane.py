@@ -327,6 +327,21 @@ class HeldTests(LaneCase):
         self.assertEqual(requests[0].counts, requests[1].counts, f"seed {SEED}")
         self.assertEqual(requests[0].refusals, requests[1].refusals, f"seed {SEED}")
 
+    def test_a_group_that_turns_to_sql92(self) -> None:
+        """A held pull of tags whose group has an SQL92 filter now waits on behind messages that this rejects."""
+        for one in self.sides:
+            client, member = one.connect(), one.connect()
+            end = int(client.ask(30, {"topic": "T", "queueId": "0"}).ext_fields["offset"])
+            opaque = client.post(11, pull_ext(group="live", offset=end, sys_flag=2))
+            one.world.run_for(0.1)
+            new = heartbeat("me", "live", "T").replace(b'"subVersion":1', b'"subVersion":2')
+            member.ask(34, body=new.replace(b'"TAG","subString":"*"', b'"SQL92","subString":"a = 5"'))
+            member.ask(310, send_ext(queue_id=0))
+            one.world.run_for(0.1)
+            self.assertEqual((client.answer(opaque), len(one.service.polls)), (None, 1))
+            member.ask(310, send_ext(queue_id=0, props="a\x015"))
+            self.assertEqual(client.wait(opaque, 0.1).ext_fields["nextBeginOffset"], str(end + 2))
+
     def test_a_full_table(self) -> None:
         """Where no more pulls may wait, a pull hears at once that there is nothing."""
         for one in self.sides:

@@ -357,9 +357,9 @@ class PullResponder:
         )
         if not self._polls.hold(held):
             return reply
-        return woken.addCallback(lambda _: self._again(request, deadline_ms))
+        return woken.addCallback(lambda _: self.again(request, deadline_ms))
 
-    def _again(self, request: Request[PullMessageHeader, None], deadline_ms: int) -> Outcome | Deferred[Outcome]:
+    def again(self, request: Request[PullMessageHeader, None], deadline_ms: int) -> Outcome | Deferred[Outcome]:
         """
         Answer a held pull: it is checked and read again.
 

@@ -194,6 +194,16 @@ class SendLaneTests(SynchronousTestCase):
     def setUp(self) -> None:
         need_compiled("rmq.store._record")
 
+    def test_max_message_size_counts_from_the_next_start(self) -> None:
+        """A batch may be as long as a message, on every way: what maxMessageSize was when the broker started."""
+        for with_lane in (True, False):
+            side = Side(with_lane=with_lane)
+            side.client.ask(25, body=b"maxMessageSize=10")
+            body = encode_batch([BatchEntry(b"longer than that", "", 0)])
+            self.assertEqual(side.client.ask(320, send_ext("T", m="true"), body).code, 0)
+            self.assertEqual(side.client.ask(310, send_ext("T"), body).code, 0)
+            side.one.end()
+
     def test_same_answers_and_same_bytes(self) -> None:
         """Whatever is sent, the lanes leave no trace: answers, log and counters are those of the ordinary way."""
         seed = SEED

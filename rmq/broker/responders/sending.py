@@ -347,7 +347,8 @@ class SendResponder:
 
     @property
     def _max_message_bytes(self) -> int:
-        return self._settings.setup.store.max_message_size
+        # what the store has, not the present configuration: maxMessageSize counts from the next start
+        return self._store.config.max_message_size
 
 
 def _waits(command: RemotingCommand, pairs: dict[str, str]) -> bool:

@@ -31,6 +31,7 @@ from rmq.wire.api.common import DataVersion
 from rmq.wire.api.replication import AllDelayOffset
 from rmq.wire.compiled import load as load_compiled
 from rmq.wire.record import (
+    PROPERTY_DELAY,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
     SCHEDULE_TOPIC,
@@ -62,13 +63,17 @@ def park(message: Message, pairs: Mapping[str, str], level: int, max_level: int)
     """
     Return ``message`` as it is stored until it is due.
 
-    ``pairs`` are its properties. A level beyond the last one means the last one.
+    ``pairs`` are its properties. A level beyond the last one means the last one, and is stored as the last one.
+    Java: CommitLog#asyncPutMessage
     """
+    if level > max_level:
+        level = max_level
+        pairs = {**pairs, PROPERTY_DELAY: str(level)}
     pairs = {**pairs, PROPERTY_REAL_TOPIC: message.topic, PROPERTY_REAL_QUEUE_ID: str(message.queue_id)}
     return attrs.evolve(
         message,
         topic=SCHEDULE_TOPIC,
-        queue_id=min(level, max_level) - 1,
+        queue_id=level - 1,
         properties=encode_properties(pairs),
     )
 

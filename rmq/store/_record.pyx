@@ -1260,8 +1260,8 @@ cdef class SendBatch:
             return topic
         if not digits_in(delay, delay_size, 9, &level) or level == 0:
             return None
-        level = min(level, self.levels) - 1
-        if level >= PyList_GET_SIZE(self.delayed.queues):
+        level -= 1
+        if level >= self.levels or level >= PyList_GET_SIZE(self.delayed.queues):
             return None
         send.waits = True
         send.delay_ms = self.delays_ms[level]
@@ -1911,7 +1911,7 @@ cdef class MoveBatch:
             topic.size = record.topic_size
         move = self._add(RETRY, &record, target, phy_offset)
         move.reconsume = times + 1
-        move.level = level
+        move.level = number + 1
         move.delay_ms = delays_ms[number]
         self._request(opaque, False, (retry_topic, queues))
         return (<const char*>topic.at)[:topic.size].decode()

@@ -71,9 +71,10 @@ class DeliveryTests(DelayCase):
         self.assertEqual([record.body for record in self.stored()], [b"quick", b"slow"])
 
     def test_level_beyond_the_last(self) -> None:
-        """A level that does not exist means the last one."""
+        """A level that does not exist means the last one, and its message says so."""
         self.send(99)
-        self.assertEqual(len(self.stored(SCHEDULE, 17)), 1)
+        (parked,) = self.stored(SCHEDULE, 17)
+        self.assertEqual(parked.property_map["DELAY"], "18")
 
     def test_no_number(self) -> None:
         """A level that is no number is refused; a negative one means none."""

@@ -486,7 +486,7 @@ class WaitingLaneTests(SynchronousTestCase):
             places.append(int(answer.ext_fields["msgId"][16:], 16))
 
         def make() -> tuple[dict[str, str], bytes]:
-            ext = back_ext(chance.choice(places), delayLevel=str(chance.choice((0, 1, 2, 18))))
+            ext = back_ext(chance.choice(places), delayLevel=str(chance.choice((0, 1, 2, 18, 99))))
             ext["group"] = mostly(chance, "g", "new", "a b")
             ext["offset"] = mostly(chance, ext["offset"], "-1", "77")
             return ext, b""

@@ -71,8 +71,8 @@ to look next:
 Metrics are read from live objects when they are scraped; nothing is kept for them but plain counters. A scrape is
 written in slices of a few milliseconds between which the process does its other work. A scrape that is less than a
 second old answers the next one too. One metric has at most 20,000 series; further ones are omitted and counted in
-`rocketmq_scrape_series_dropped`. At most 32 connections are open at a time: a further one evicts the oldest. An
-idle one is closed after 30 s.
+`rocketmq_scrape_series_dropped`. The series of a topic or group end when it is
+deleted. At most 32 connections are open at a time: a further one evicts the oldest. An idle one is closed after 30 s.
 
 ## Names
 
@@ -82,7 +82,8 @@ idle one is closed after 30 s.
   `rocketmq_message_size`, no `rocketmq_consumer_inflight_messages`, `_ready_messages` and `_queueing_latency`, and
   `rocketmq_half_messages` and `_finish_message_latency`, no `rocketmq_topic_create_execution_time`, no label
   `otel_scope_name`, and nothing of timers, POP and tiered storage. Consumer lag, `rocketmq_messages_out_total` and
-  `rocketmq_throughput_out_total` have series of retry topics too, with `is_retry="true"`; Apache's have none.
+  `rocketmq_throughput_out_total` have series of retry topics too, with `is_retry="true"`; Apache's have none. Consumer
+  lag is there for every group that has committed offsets and was not deleted; Apache's ends with the last consumer.
 * **rocketmq-rust**: Apache's NameServer has no metrics. Names, units and labels are those of rocketmq-rust's
   NameServer, where the same thing can be said (`rocketmq-observability/src/semantic.rs` and `metrics/catalog.rs`, where
   it also names replication), with two differences: counters end in `_total`, as OpenMetrics demands (it has

@@ -88,6 +88,7 @@ class MetricsTests(OneBrokerCase):
         """A group's lag is what was stored behind its committed offsets, and the age of the oldest such message."""
         for _ in range(5):
             self.send()
+        self.client.ask(34, None, heartbeat("c1", "CG", "T"))
         commit = {"consumerGroup": "CG", "topic": "T", "queueId": "0", "commitOffset": "2"}
         self.assertEqual(self.client.ask(15, commit).code, 0)
         labels = '{consumer_group="CG",is_retry="false",is_system="false",topic="T"}'
@@ -103,6 +104,32 @@ class MetricsTests(OneBrokerCase):
                 f"rocketmq_consumer_lag_latency_milliseconds{labels}": "0.0",
             }
         )
+
+    def test_what_was_deleted(self) -> None:
+        """Series end with their topic or group: a deleted group has no lag, whether or not its offsets were kept."""
+        for topic in ("T", "Kept"):
+            self.send(topic)
+            self.client.ask(11, {**pull_ext(offset=0), "topic": topic})
+            commit = {"consumerGroup": "CG", "topic": topic, "queueId": "0", "commitOffset": "0"}
+            self.assertEqual(self.client.ask(15, commit).code, 0)
+
+        def names(label: str) -> set[str]:
+            return {name.partition("{")[0] for name in scraped(self.one.service) if label in name}
+
+        incoming = {"rocketmq_messages_in_total", "rocketmq_throughput_in_total"}
+        of_group = {
+            "rocketmq_messages_out_total",
+            "rocketmq_throughput_out_total",
+            "rocketmq_send_to_dlq_messages_total",
+        }
+        of_group |= {"rocketmq_consumer_lag_messages", "rocketmq_consumer_lag_latency_milliseconds"}
+        self.assertEqual(names('topic="T"'), incoming | of_group)
+        self.assertEqual(self.client.ask(215, {"topic": "T"}).code, 0)
+        self.assertEqual(names('topic="T"'), set())
+        self.assertEqual(names('topic="Kept"'), incoming | of_group)
+        self.assertEqual(self.client.ask(207, {"groupName": "CG"}).code, 0)
+        self.assertEqual(names('topic="Kept"'), incoming)
+        self.assertEqual(self.one.service.offsets.query("CG", "Kept", 0), 0)
 
     def test_dead_letters(self) -> None:
         """
@@ -318,6 +345,7 @@ class PageTests(OneBrokerCase):
         """The first page has role, offsets, replication and the groups that are behind most."""
         for _ in range(4):
             self.send()
+        self.one.service.groups.find("CG")
         self.client.ask(15, {"consumerGroup": "CG", "topic": "T", "queueId": "0", "commitOffset": "1"})
         page = self.page("/")
         self.assertIn("Broker broker-a (ASYNC_MASTER, id 0)", page)
@@ -335,7 +363,9 @@ class PageTests(OneBrokerCase):
 
     def test_many_groups(self) -> None:
         """Pages look at so many groups and no more, and say so."""
+        self.send()
         for number in range(30):
+            self.one.service.groups.find(f"G{number:02}")
             self.one.service.offsets.commit(f"G{number:02}", "T", 0, 0)
         self.assertIn("30 pairs of group and topic<", self.page("/groups"))
         self.patch(pages, "MAX_PAIRS", 20)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import attrs
 
-from rmq.broker.offsets import TOPIC_GROUP_SEPARATOR, ConsumerOffsetTable
-from rmq.broker.sessions import ConsumerGroups
+from rmq.broker.offsets import TOPIC_GROUP_SEPARATOR
+from rmq.broker.service import BrokerService
 from rmq.store.store import MessageStore
 
 
@@ -28,14 +28,19 @@ class Lag:
     is_online: bool
 
 
-def lags(offsets: ConsumerOffsetTable, store: MessageStore, consumers: ConsumerGroups) -> Iterator[Lag]:
+def lags(broker: BrokerService) -> Iterator[Lag]:
     """
     Yield the lag of each group that ever committed an offset; offsets may change between two of them.
 
+    A group that was deleted has none, although its offsets may be kept (cleanOffset=false): it would never end.
     Java: ConsumerLagCalculator#calculateLag
     """
-    for key, committed in offsets.snapshot().items():
+    store, consumers = broker.store, broker.consumers
+    for key, committed in broker.offsets.snapshot().items():
         topic, _, group = key.partition(TOPIC_GROUP_SEPARATOR)
+        is_online = consumers.find(group) is not None
+        if broker.topics.get(topic) is None or not (is_online or broker.groups.get(group)):
+            continue
         behind = []
         messages = 0
         for queue_id, offset in sorted(committed.items()):
@@ -45,7 +50,6 @@ def lags(offsets: ConsumerOffsetTable, store: MessageStore, consumers: ConsumerG
             if left > 0:
                 messages += left
                 behind.append((queue_id, first))
-        is_online = consumers.find(group) is not None
         yield Lag(group=group, topic=topic, messages=messages, behind=tuple(behind), is_online=is_online)
 
 

@@ -180,7 +180,15 @@ class BrokerCollector(Collector):
 
     def _by_topic(self, name: str) -> Iterator[Row]:
         for topic, value in self._stats.totals(name):
-            yield (topic, self._is_system(topic)), value
+            if self._is_there(topic):
+                yield (topic, self._is_system(topic)), value
+
+    def _is_there(self, topic: str, group: str | None = None) -> bool:
+        """Tell whether topic and group still exist; with them end their series, for counters are kept."""
+        if self._broker.topics.get(topic) is None:
+            return False
+        # A slave serves groups that are not in its table yet.
+        return group is None or self._broker.setup.is_slave or self._broker.groups.get(group) is not None
 
     @family("rocketmq_messages_out_total", COUNTER, "Messages that groups pulled.", labels=_OF_GROUP, origin=APACHE)
     def messages_out(self) -> Iterable[Row]:
@@ -193,7 +201,8 @@ class BrokerCollector(Collector):
     def _by_group(self, name: str) -> Iterator[Row]:
         for key, value in self._stats.totals(name):
             topic, _, group = key.partition(TOPIC_GROUP_SEPARATOR)
-            yield self._of_group(group, topic), value
+            if self._is_there(topic, group):
+                yield self._of_group(group, topic), value
 
     @family(
         "rocketmq_send_to_dlq_messages_total",
@@ -207,7 +216,8 @@ class BrokerCollector(Collector):
         found = {key: 0 for key in self._broker.offsets.snapshot() if not key.startswith((RETRY_PREFIX, DLQ_PREFIX))}
         for key, value in (found | dict(self._stats.totals(SNDBCK2DLQ_TIMES))).items():
             topic, _, group = key.partition(TOPIC_GROUP_SEPARATOR)
-            yield (group, topic, self._is_system(topic, group)), value
+            if self._is_there(topic, group):
+                yield (group, topic, self._is_system(topic, group)), value
 
     @family("rocketmq_put_failures_total", COUNTER, "Messages that were refused or whose storing failed.")
     def put_failures(self) -> Iterable[Row]:
@@ -319,7 +329,7 @@ class BrokerCollector(Collector):
         origin=APACHE,
     )
     def lag_messages(self) -> Iterable[Row]:
-        for lag in lags(self._broker.offsets, self._broker.store, self._broker.consumers):
+        for lag in lags(self._broker):
             yield self._of_group(lag.group, lag.topic), lag.messages
 
     @family(
@@ -331,7 +341,7 @@ class BrokerCollector(Collector):
         slice_series=_READING_SLICE,
     )
     def lag_latency(self) -> Iterable[Row]:
-        for lag in lags(self._broker.offsets, self._broker.store, self._broker.consumers):
+        for lag in lags(self._broker):
             yield self._of_group(lag.group, lag.topic), lag_ms(self._broker.store, now_ms(self._broker.clock), lag)
 
     # requests

@@ -290,7 +290,7 @@ class BrokerPages:
         )
 
     def _group_rows(self) -> Iterator[tuple[Text, ...]]:
-        for lag in itertools.islice(lags(self._broker.offsets, self._broker.store, self._broker.consumers), MAX_PAIRS):
+        for lag in itertools.islice(lags(self._broker), MAX_PAIRS):
             group = self._broker.consumers.find(lag.group)
             members = len(group.members) if group is not None else 0
             yield lag.group, lag.topic, lag.messages, len(lag.behind), members

@@ -51,7 +51,8 @@ Where one Prometheus sees several clusters, give their targets a label (`labels:
 with those that have the same one. Tried on 28 and 29 November 2026 with Prometheus 2.42, real brokers and the Python
 client: killed, hung and stopped masters, slaves and NameServers, two masters of one name, a failed fsync, a full
 disk, a slave that is ahead, too many connections, dead letters of a new group. A start, a stop, an empty
-cluster and new groups set off none.
+cluster and new groups set off none. A slave that is stopped on purpose sets off `RocketMQBrokerDown` and
+`RocketMQSlaveLost`: silence them in Alertmanager before.
 
 [etc/grafana-dashboard.json](../etc/grafana-dashboard.json) is a dashboard for Grafana (Dashboards, New, Import): the
 cluster at a glance, messages sent and consumed, lag of groups, latencies, errors, disks, replication, NameServers,

@@ -359,6 +359,11 @@ class Appender:
         self._report("the commit log cannot be written, messages are refused: {error}", error)
         return PutResult(PutStatus.SERVICE_NOT_AVAILABLE)
 
+    def next_file_made(self) -> None:
+        """Messages find room again, if they were refused for want of a file."""
+        if self._in_trouble:
+            self._recovered()
+
     def _report(self, text: str, error: DiskError) -> None:
         """Log the first of a row of equal troubles."""
         self.trouble = str(error)

@@ -164,18 +164,19 @@ class CommitLog:
             needed = f"{self.segment_bytes} bytes are needed (mappedFileSizeCommitLog)"
             raise DiskFull(path, f"{error.text}; {needed}") from error
 
-    async def make_next(self) -> None:
+    async def make_next(self) -> bool:
         """
         Make the next file if the last one is nearly full, so that :meth:`roll` need not wait for the disk.
 
-        DiskError as in :meth:`roll`, which tries again.
+        True when it was made now. DiskError as in :meth:`roll`, which tries again, as this does after
+        :meth:`retry_next`.
         """
         start = self.tail_end
         if self._made_ahead == start or self.end < start - self.segment_bytes * AHEAD_SHARE or self.is_empty:
-            return
+            return False
         self._made_ahead = start
         if self._spare is not None:
-            return
+            return False
         self._spare, self._spare_start, self._spare_is_durable = self._make(start), start, False
         file = self._spare
         synced: Deferred[None] = file.sync()
@@ -184,6 +185,11 @@ class CommitLog:
         await named
         if self._spare is file:  # else it was needed before
             self._spare_is_durable = True
+        return True
+
+    def retry_next(self) -> None:
+        """Have :meth:`make_next` try once more."""
+        self._made_ahead = -1
 
     def _begin(self) -> None:
         """Make what :meth:`_create` made the last file, to be written from its first byte on; this cannot fail."""

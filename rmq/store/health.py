@@ -34,14 +34,17 @@ class StoreHealth:
     """
     The state of a store that has been loaded.
 
-    ``failure`` is the error after which nothing is promised any more. ``damaged_parts`` counts parts of the log that
+    ``failure`` is the error after which nothing is promised any more. ``refuses_because`` is what is wrong with a disk
+    while messages are refused for it: above its limit, full or broken. ``damaged_parts`` counts parts of the log that
     were passed over because they could not be read, ``dispatch_failures`` messages that a bug cost their unit, their
     keys or a listener. ``sync_seconds`` is live: how long each sync of the log took.
     """
 
     is_writable: bool
     failure: str | None
-    is_disk_full: bool
+    refuses_because: str | None
+    #: files of the log that were deleted before fileReservedTime had passed, since the start
+    early_deletions: int
     log_disk: DiskUsage
     queue_disk: DiskUsage
     segments: int

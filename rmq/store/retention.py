@@ -63,6 +63,8 @@ class Retention:
     _cleaned_below: int = attrs.field(init=False, default=-1)
     #: why nothing may be written: path, share, limit and key; None while it may
     full_because: str | None = attrs.field(init=False, default=None)
+    #: files of the log that were deleted before their time since the start
+    early_deletions: int = attrs.field(init=False, default=0)
 
     def __attrs_post_init__(self) -> None:
         self.configure(self._config)
@@ -153,6 +155,7 @@ class Retention:
             if written_ms <= deadline_ms:
                 self._log.info("commit log file {path} deleted: its time is over", path=log.path(start))
                 continue
+            self.early_deletions += 1
             self._log.error(
                 "commit log file {path} deleted before its time (fileReservedTime={hours} hours), consumed or not: its "
                 "disk is fuller than diskSpaceCleanForciblyRatio; cleanFileForciblyEnable=false forbids that",

@@ -415,7 +415,8 @@ class MessageStore:
         """Make the next file of the log before it is needed; without room the first message that needs it says so."""
         if self._failure is None:
             with contextlib.suppress(DiskError), self._failing():
-                await self._commit_log.make_next()
+                if await self._commit_log.make_next():
+                    self._appender.next_file_made()
 
     def _synced(self, flushed: int) -> None:
         if self._sync_flush:
@@ -483,6 +484,8 @@ class MessageStore:
             with contextlib.suppress(SyncFailed), self._failing():
                 await self._retention.tick()
             self._decide()
+            if self._appender.trouble is not None:
+                self._commit_log.retry_next()  # maybe no message comes that would find the room
 
     # ---- replication ----
 
@@ -753,7 +756,7 @@ class MessageStore:
     @property
     def is_writable(self) -> bool:
         """True when messages are taken."""
-        return self._appender.refusal is None
+        return self._appender.refusal is None and self._appender.trouble is None
 
     @property
     def refuses_because(self) -> str | None:
@@ -772,7 +775,8 @@ class MessageStore:
         return StoreHealth(
             is_writable=self.is_writable,
             failure=None if self._failure is None else str(self._failure),
-            is_disk_full=self._retention.is_disk_full,
+            refuses_because=self.refuses_because,
+            early_deletions=self._retention.early_deletions,
             log_disk=self._retention.usage(),
             queue_disk=self._retention.queue_usage(),
             segments=len(self._commit_log.starts),

@@ -11,6 +11,7 @@ from rmq.broker.http import pages
 from rmq.broker.http.face import broker_face
 from rmq.broker.http.metrics import BrokerCollector
 from rmq.broker.service import BrokerService, build_broker
+from rmq.runtime.disk.files import DiskFull, File
 from rmq.runtime.platform import Platform
 from rmq.sim.node import Node
 from tests.broker.harness import WALL_AHEAD_S, OneBroker, heartbeat, pull_ext, send_ext, setup_of
@@ -252,6 +253,23 @@ class MoreLabelsTests(OneBrokerCase):
         self.assertIn('rack="r 1",zone="east"', line)
         self.assertNotIn("topic", line)
         self.assertNotIn("__x", line)
+
+
+class FullDiskTests(OneBrokerCase):
+    values = {"mappedFileSizeCommitLog": "65536"}
+
+    def test_no_room(self) -> None:
+        """A disk without room for the next file of the log is told to those who ask, although no limit is reached."""
+        self.send()
+
+        def refuse(disk: object, path: str, size: int) -> File:
+            raise DiskFull(path, "No space left on device")
+
+        self.patch(type(self.one.node.disk), "create", refuse)
+        codes = [self.client.ask(310, send_ext(), b"x" * 30_000).code for _ in range(3)]
+        self.assertEqual(codes[-1], 1)
+        self.expect({"rocketmq_store_writable": "0.0", "rocketmq_store_disk_full": "1.0", "rocketmq_broker_up": "1.0"})
+        self.assertIn("No space left on device", self.page("/"))
 
 
 class FailedStoreTests(SynchronousTestCase):

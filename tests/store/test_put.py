@@ -282,6 +282,27 @@ class FullDiskTests(SynchronousTestCase):
             box.run(1)
         self.assertIn(f"{tried[0]}: No space left on device; 16384 bytes are needed (mappedFileSizeCommitLog)", reasons)
 
+    def test_room_for_the_next_file_again(self) -> None:
+        """Refusals for want of the next file end when there is room for it, also if no message comes that finds it."""
+        box = Box()
+        store = box.open()
+        box.put_many(80)
+
+        def refuse(disk: object, path: str, size: int) -> File:
+            raise DiskFull(path, "No space left on device")
+
+        full = self.patch(type(box.disk), "create", refuse)
+        self.assertIs(box.put(message(0, body=b"x" * 8000))[0].status, PutStatus.CREATE_MAPPED_FILE_FAILED)
+        for _ in range(3):
+            self.assertFalse(store.is_writable)
+            self.assertIn("No space left on device", str(store.health().refuses_because))
+            box.run(20)
+        full.restore()
+        box.run(20)
+        self.assertTrue(store.is_writable)
+        self.assertIsNone(store.health().refuses_because)
+        self.assertIs(box.put(message(0, body=b"x" * 8000))[0].status, PutStatus.PUT_OK)
+
     def test_a_next_file_needs_no_second_open(self) -> None:
         """Out of file descriptors at the end of a file: that put is refused at most, and later ones go on."""
         box = Box()

@@ -126,6 +126,7 @@ class RetentionTests(SynchronousTestCase):
         self.assertEqual(store.min_phy_offset, 49152)
         alarms = [event for event in events if "before its time" in str(event["log_format"])]
         self.assertEqual({event["log_level"] for event in alarms}, {LogLevel.error})
+        self.assertEqual(store.health().early_deletions, len(alarms))
         store = self.open(delete_when=NEVER, clean_file_forcibly_enable=False)
         self.use(0.88)
         self.box.run(11)

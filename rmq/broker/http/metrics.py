@@ -440,9 +440,22 @@ class BrokerCollector(Collector):
     def failed(self) -> Iterable[Row]:
         yield (), int(self._health.failure is not None)
 
-    @family("rocketmq_store_disk_full", GAUGE, "1 while messages are refused because a disk is above its limit.")
+    @family(
+        "rocketmq_store_disk_full",
+        GAUGE,
+        "1 while messages are refused because a disk is above its limit, has no room for the next file, or is broken.",
+    )
     def disk_full(self) -> Iterable[Row]:
-        yield (), int(self._health.is_disk_full)
+        health = self._health
+        yield (), int(health.failure is None and health.refuses_because is not None)
+
+    @family(
+        "rocketmq_store_early_deletions_total",
+        COUNTER,
+        "Files of the commit log that were deleted before fileReservedTime, consumed or not, to make room.",
+    )
+    def early_deletions(self) -> Iterable[Row]:
+        yield (), self._health.early_deletions
 
     @family("rocketmq_store_segments", GAUGE, "Files of the commit log.")
     def segments(self) -> Iterable[Row]:

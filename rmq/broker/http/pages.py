@@ -206,7 +206,7 @@ class BrokerPages:
         elif store.config.is_slave:
             takes = "only from the master (slave)"
         else:
-            takes = tagged("bad", "refused: a disk is full" if health.is_disk_full else "refused")
+            takes = tagged("bad", "refused" if health.refuses_because is None else f"refused: {health.refuses_because}")
         disks = f"commitlog {health.log_disk.used_ratio:.0%}, consumequeue {health.queue_disk.used_ratio:.0%}"
         oldest_ms = store.earliest_store_time()
         syncs = health.sync_seconds

@@ -49,8 +49,9 @@ rule_files: [prometheus-alerts.yml]
 [etc/prometheus-alerts.yml](../etc/prometheus-alerts.yml) holds alert rules for a start. They use the two job names.
 Where one Prometheus sees several clusters, give their targets a label (`labels: {env: live}`): NameServers are compared
 with those that have the same one. Tried on 28 and 29 November 2026 with Prometheus 2.42, real brokers and the Python
-client: killed, hung and stopped masters, slaves and NameServers, two masters of one name, a failed fsync, a full
-disk, a slave that is ahead, too many connections, dead letters of a new group. A start, a stop, an empty
+client: killed, hung and stopped masters, slaves and NameServers, two masters of one name, a failed fsync, full disks
+of a master and of a slave, early deletions, a slave that is ahead, too many connections, dead letters of a new group,
+discarded transactions. A start, a stop, an empty
 cluster and new groups set off none. A slave that is stopped on purpose sets off `RocketMQBrokerDown` and
 `RocketMQSlaveLost`: silence them in Alertmanager before.
 

@@ -38,6 +38,8 @@ _NAMES = [
     (r"127\.0\.0\.1:\d+", "PEER"),
     (r"Consume TPS: [\d.]+", "Consume TPS: RATE"),
     (r"(?<=[tT]ps\":)[\d.E-]+", "RATE"),
+    # others write to the disk, too
+    (r"(?<=DiskRatio\":\")[\d.]+", "SHARE"),
     (r"V(4_9_[78]|5_3_3)\b", "VERSION"),
     (r"(?<=brokerVersion )( *): 40[79]", r"\1: VERSION"),
     (r"/tmp/rocketmq/msgbodys/", "BODIES/"),

@@ -96,13 +96,13 @@ def test_a_group_and_its_nameserver(site: Site) -> None:
         for number in range(20):
             assert probe.send_message("HttpTopic", 0, b"%d" % number).code == 0
         probe.pull("HttpTopic", 0, 0)
-        probe.commit_offset("HttpGroup", "HttpTopic", 0, 5)
+        probe.commit_offset("probe-consumer", "HttpTopic", 0, 5)
 
     def counted() -> bool:
         return series(at_master, "rocketmq_messages_in_total", topic="HttpTopic") == 20
 
     until("the messages are counted", counted)
-    lag = series(at_master, "rocketmq_consumer_lag_messages", consumer_group="HttpGroup", topic="HttpTopic")
+    lag = series(at_master, "rocketmq_consumer_lag_messages", consumer_group="probe-consumer", topic="HttpTopic")
     assert lag == 15
     assert series(at_master, "rocketmq_store_ha_ack_latency_millis_count") >= 1
     assert series(at_master, "rocketmq_rpc_latency_milliseconds_count", request_code="send_message_v2") >= 1

@@ -193,6 +193,7 @@ class DefectTests(StoreCase):
         folder = self.folder / "campaign"
         return [case for kind in kinds for seed in seeds for case in campaign.run(kind, seed, names, folder)]
 
+    @pytest.mark.campaign
     def test_every_class_is_found_and_blamed(self) -> None:
         """
         Of each class of damage, on Apache's stores, ours and made ones in turn: the right verdict, every expected

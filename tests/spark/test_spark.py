@@ -235,6 +235,7 @@ class DataSourceTests(SparkCase):
         made = [(one.phy, one.topic, one.queue_id, one.queue_offset, one.message_id) for one in pair.made.stored]
         self.assertEqual(sorted(rows), sorted(made))
 
+    @pytest.mark.campaign
     def test_damaged_messages_are_left_out(self) -> None:
         """Those whose body does not match its CRC, and those with zero bytes in topic or properties."""
         pair = Pair(self.folder, make_store(12, 150))

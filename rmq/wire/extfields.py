@@ -170,8 +170,8 @@ def decode_strings(raw: bytes) -> dict[str, str]:
     """
     try:
         return _STRINGS.decode(raw)
-    except (msgspec.ValidationError, UnicodeDecodeError):
-        # Either may hide the other.
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        # Either may hide the other; what is no UTF-8 is the latter up to msgspec 0.22, then a DecodeError.
         if not raw.isascii():
             raw = raw.decode("utf-8", "replace").encode()
     texts = ((key, _text(value)) for key, value in _VALUES.decode(raw).items())

@@ -131,6 +131,9 @@ class MetricsTests(OneBrokerCase):
         self.assertEqual(self.client.ask(207, {"groupName": "CG"}).code, 0)
         self.assertEqual(names('topic="Kept"'), incoming)
         self.assertEqual(self.one.service.offsets.query("CG", "Kept", 0), 0)
+        self.client.ask(34, None, heartbeat("c1", "CG", "Kept"))
+        self.client.ask(207, {"groupName": "CG"})
+        self.assertIn("rocketmq_consumer_lag_messages", names('topic="Kept"'), "its consumer is still there")
 
     def test_dead_letters(self) -> None:
         """
@@ -259,8 +262,9 @@ class FullDiskTests(OneBrokerCase):
     values = {"mappedFileSizeCommitLog": "65536"}
 
     def test_no_room(self) -> None:
-        """A disk without room for the next file of the log is told to those who ask, although no limit is reached."""
+        """Metrics and page say that a disk has no room for the next file of the log, although no limit is reached."""
         self.send()
+        self.one.service.store._retention.early_deletions = 3
 
         def refuse(disk: object, path: str, size: int) -> File:
             raise DiskFull(path, "No space left on device")
@@ -269,6 +273,7 @@ class FullDiskTests(OneBrokerCase):
         codes = [self.client.ask(310, send_ext(), b"x" * 30_000).code for _ in range(3)]
         self.assertEqual(codes[-1], 1)
         self.expect({"rocketmq_store_writable": "0.0", "rocketmq_store_disk_full": "1.0", "rocketmq_broker_up": "1.0"})
+        self.expect({"rocketmq_store_early_deletions_total": "3.0"})
         self.assertIn("No space left on device", self.page("/"))
 
 

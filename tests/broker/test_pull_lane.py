@@ -341,6 +341,8 @@ class HeldTests(LaneCase):
             self.assertEqual((client.answer(opaque), len(one.service.polls)), (None, 1))
             member.ask(310, send_ext(queue_id=0, props="a\x015"))
             self.assertEqual(client.wait(opaque, 0.1).ext_fields["nextBeginOffset"], str(end + 2))
+        left, right = (one.service.responders.stats.counts for one in self.sides)
+        self.assertEqual(left[11], right[11])
 
     def test_a_full_table(self) -> None:
         """Where no more pulls may wait, a pull hears at once that there is nothing."""

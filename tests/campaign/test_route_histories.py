@@ -1,4 +1,4 @@
-"""Thirty thousand random histories of the route table, other ones each time; about half a minute."""
+"""Thirty thousand random histories of the route table, other ones each time."""
 
 from __future__ import annotations
 

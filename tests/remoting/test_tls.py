@@ -20,6 +20,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
+from rmq.errors import with_advice
 from rmq.remoting.client import RemotingClient, Unreachable
 from rmq.remoting.responders import Reply, Request, ResponderTable, responds_to
 from rmq.remoting.tls import admission
@@ -349,6 +350,7 @@ class PortTests(PortCase):
                 far.run(transport.protocol)
                 far.run(transport.protocol)
             self.assertIn(alert, str(refused.exception))
+            self.assertIn("tls.client.certPath", with_advice(str(refused.exception)))
             transport.protocol.connectionLost(_lost())
             ((_, reason),) = peer.closed
             self.assertIn(said, reason)

@@ -28,7 +28,7 @@ def test_quick() -> None:
 
 @pytest.mark.campaign
 def test_many() -> None:
-    """The same for 1,000 cases, about a minute of one core; with RMQ_CAMPAIGN for 5,000."""
+    """The same for 1,000 cases, with RMQ_CAMPAIGN for 5,000."""
     assert_all_found(list(blind.run(range(5000 if IS_CAMPAIGN else 1000))))
 
 

@@ -58,6 +58,18 @@ autoCreateSubscriptionGroup=true
 
 
 ALL_ADDRESSES = "0.0.0.0"
+#: keys that differ from broker to broker, with the option that sets them
+OWN_KEYS = {
+    "listenPort": "--broker-port and --slave-port",
+    "storePathRootDir": "--dir",
+    "brokerIP1": "--host",
+    "brokerIP2": "--host",
+    "bindAddress": "--bind",
+    "namesrvAddr": "--namesrv-port",
+    "brokerRole": "--role",
+    "brokerName": "rmq-local",
+    "brokerId": "rmq-local",
+}
 
 
 class BootFailure(Exception):
@@ -271,6 +283,7 @@ def _broker(options: argparse.Namespace, root: Path, name: str, port: int, role:
     arguments = ["rmq-broker", "-c", str(conf), "-n", f"{_inside(options)}:{options.namesrv_port}"]
     arguments += ["--listenPort", str(port), "--storePathRootDir", str(root / name)]
     arguments += ["--brokerIP1", options.host, "--brokerIP2", _inside(options), *_bound(options)]
+    arguments += [f"--{key}={value}" for key, value in options.config]
     return _role(options, root, name, arguments, page)
 
 
@@ -367,6 +380,16 @@ def _shortest(path: str) -> str:
     return path if relative.startswith(os.pardir) else relative
 
 
+def _pair(text: str) -> tuple[str, str]:
+    """Read KEY=VALUE; keys that rmq-local sets are refused."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text}: KEY=VALUE is expected")
+    if key in OWN_KEYS:
+        raise argparse.ArgumentTypeError(f"{key} is set by {OWN_KEYS[key]}")
+    return key, value
+
+
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rmq-local",
@@ -412,6 +435,14 @@ def parser() -> argparse.ArgumentParser:
         default="ASYNC_MASTER",
         choices=["ASYNC_MASTER", "SYNC_MASTER"],
         help="brokerRole of a new master; written once to DIR/conf (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--config",
+        action="append",
+        default=[],
+        type=_pair,
+        metavar="KEY=VALUE",
+        help="a key of all brokers, for this run; goes before the same key in DIR/conf; may be given several times",
     )
     return parser
 

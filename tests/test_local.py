@@ -91,6 +91,27 @@ class MastersTests(SynchronousTestCase):
         self.assertIn("further masters: broker-b, broker-c", made.next_steps)
 
 
+class ConfigTests(SynchronousTestCase):
+    def test_keys_of_brokers(self) -> None:
+        """They reach every broker, and no NameServer, as options, which go before the property files."""
+        options = ["--dir", os.path.abspath(self.mktemp()), "--config", "messageDelayLevel=1s 2s"]
+        namesrv, *brokers = cluster(parser().parse_args([*options, "--config", "enablePropertyFilter=true"])).roles
+        for role in brokers:
+            self.assertEqual(role.arguments[-2:], ["--messageDelayLevel=1s 2s", "--enablePropertyFilter=true"])
+        self.assertFalse([word for word in namesrv.arguments if "=" in word])
+
+    def test_refused(self) -> None:
+        """A key without value, and one that differs from broker to broker, are refused with a line that says why."""
+        for text, why in (
+            ("aclEnable", "aclEnable: KEY=VALUE is expected"),
+            ("brokerRole=SLAVE", "brokerRole is set by --role"),
+            ("listenPort=1", "listenPort is set by --broker-port and --slave-port"),
+        ):
+            with redirect_stderr(StringIO()) as complaint, self.assertRaises(SystemExit):
+                parser().parse_args(["--config", text])
+            self.assertIn(f"argument --config: {why}\n", complaint.getvalue())
+
+
 class CommandTests(SynchronousTestCase):
     def test_roles_look_for_no_plugins(self) -> None:
         """Roles run as the scripts do; twistd's search would complain of a folder that may not be written."""

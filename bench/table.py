@@ -373,6 +373,23 @@ def consumer_rows() -> list[Row]:
     return rows
 
 
+def question_rows() -> list[Row]:
+    """Return rows of what members of ordered groups, tools and exporters ask."""
+    queues = [{"topic": SENT, "brokerName": "broker-a", "queueId": queue} for queue in range(QUEUES)]
+    locked = json.dumps({"consumerGroup": "many", "clientId": "127.0.0.1@1", "mqSet": queues}).encode()
+    questions: dict[str, tuple[int, dict[str, object], bytes]] = {
+        f"lock {QUEUES} queues": (41, {}, locked),
+        "offset by time": (29, {"topic": FILLED, "queueId": "@Q@", "timestamp": 1}, b""),
+        "message by its offset": (33, {"offset": 0}, b""),
+        f"offsets of a topic, {QUEUES} queues": (202, {"topic": SENT}, b""),
+        f"offsets of a group, {QUEUES} queues": (208, {"consumerGroup": "many", "topic": SENT}, b""),
+    }
+    return [
+        load(f"{name} c16d1", partial(plain_template, code=code, fields=fields, body=body), asked(1.0, 0.6))
+        for name, (code, fields, body) in questions.items()
+    ]
+
+
 def send_rows(name: str, shapes: Mapping[str, Asked], body_bytes: int = 100) -> list[Row]:
     make = partial(send_template, topic=SENT, body_bytes=body_bytes)
     return [load(f"{name} {body_bytes} B {shape}", make, wanted, 90) for shape, wanted in shapes.items()]
@@ -487,6 +504,7 @@ GROUPS_OF_ROWS = (
             ),
             while_pulled("wake-up of one held pull", {"server_cpu_us": 0.5, "receive_p50": 0.4}, 1, 1, WAKE_RATE),
             *consumer_rows(),
+            *question_rows(),
             Row("send back c16d1", asked(1.0, 0.6), send_back),
             while_pulled("delayed messages, 5,000 a second", asked(0.97, 0.6), 16, CONSUMERS, DELAYED_RATE, delay=1),
             Row("sends beside 20,000 delayed messages", asked(0.97, 0.6, p99=1.0), beside_delayed, window_s=1.0),

@@ -41,9 +41,12 @@ class QueueLocks:
                 if self._count >= MAX_LOCKS:
                     continue
                 self._count += 1
-            if lock is None or lock.client_id == client_id or now_ms - lock.renewed_ms > LOCK_LIFE_MS:
                 locks[queue] = _Lock(client_id, now_ms)
-                held.append(queue)
+            elif lock.client_id == client_id or now_ms - lock.renewed_ms > LOCK_LIFE_MS:
+                lock.client_id, lock.renewed_ms = client_id, now_ms
+            else:
+                continue
+            held.append(queue)
         if not locks:
             del self._groups[group]
         return held

@@ -256,8 +256,15 @@ class ConsumeQueue(QueueFiles):
 
     def unit(self, queue_offset: int) -> Unit | None:
         """Return (phyOffset, size, tagsCode) of a number; None when there is no such unit."""
-        data = self.read(queue_offset, 1)
-        return CQ_UNIT.unpack(data) if data else None
+        if not 0 <= queue_offset < self.end:
+            return None
+        at = queue_offset * CQ_UNIT_BYTES
+        if at >= self._written:
+            return CQ_UNIT.unpack_from(self._buffer, at - self._written)
+        if not self.starts or at < self.starts[0]:
+            return None
+        place = at % self.file_bytes
+        return CQ_UNIT.unpack_from(self._files.get(self.path(at - place)).view_at(place, CQ_UNIT_BYTES))
 
     def next_file(self, queue_offset: int) -> int:
         """Return the first number of the file behind that of ``queue_offset``."""

@@ -7,6 +7,7 @@ Java: DefaultMessageStore#getMessage, #queryMessage, ConsumeQueue#getOffsetInQue
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any
 
@@ -45,6 +46,8 @@ from rmq.wire.record import (
 
 _I64 = struct.Struct(">q")
 _I64_AT = _I64.unpack_from
+#: magic, sysFlag and, where the born host is one of IPv4, the store timestamp of a record
+_MAGIC_FLAG_TIME = struct.Struct(f">4xi{SYS_FLAG_AT - 8}xi{STORE_TIMESTAMP_AT - SYS_FLAG_AT - 4}xq").unpack_from
 #: records one behind the other, their bytes, how many, where to go on, least and next number of the queue, whether old
 Picked = tuple[bytes, int, int, int, int, int, bool]
 #: broker to pull from next, the same after old messages, opaque, end of the header: what a whole answer needs besides
@@ -359,11 +362,14 @@ class Reader:
         log = self._commit_log
         if phy_offset < log.min_offset or phy_offset + MIN_RECORD_BYTES > log.end:
             return None
-        head = log.read_some(phy_offset, MIN_RECORD_BYTES)
-        if len(head) < MIN_RECORD_BYTES or SIZE_AND_MAGIC.unpack_from(head)[1] not in (MAGIC_V1, MAGIC_V2):
+        head = log.view_some(phy_offset, MIN_RECORD_BYTES)
+        if len(head) < MIN_RECORD_BYTES:
             return None
-        at = STORE_TIMESTAMP_AT + (IPV6_EXTRA_BYTES if head[SYS_FLAG_AT + 3] & BORN_HOST_V6 else 0)
-        (stored_ms,) = _I64.unpack_from(head, at)
+        magic, sys_flag, stored_ms = _MAGIC_FLAG_TIME(head)
+        if magic != MAGIC_V2 and magic != MAGIC_V1:
+            return None
+        if sys_flag & BORN_HOST_V6:
+            (stored_ms,) = _I64_AT(head, STORE_TIMESTAMP_AT + IPV6_EXTRA_BYTES)
         return int(stored_ms)
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int, boundary: str | None = None) -> int:
@@ -395,15 +401,12 @@ class Reader:
 
     def _first_since(self, queue: ConsumeQueue, timestamp: int) -> int:
         """Return the number of the first message stored at a time or later; the end of the queue when there is none."""
-        low, high = queue.min, queue.end
-        while low < high:
-            middle = (low + high) // 2
-            stored_ms = self.store_time(queue, middle)
-            if stored_ms is not None and stored_ms >= timestamp:
-                high = middle
-            else:
-                low = middle + 1
-        return low
+
+        def reached(queue_offset: int) -> bool:
+            stored_ms = self.store_time(queue, queue_offset)
+            return stored_ms is not None and stored_ms >= timestamp
+
+        return bisect_left(range(queue.end), True, queue.min, key=reached)
 
     # ---- by place ----
 
@@ -412,8 +415,8 @@ class Reader:
         log = self._commit_log
         if phy_offset < log.min_offset or phy_offset + MIN_RECORD_BYTES > log.end:
             return None
-        head = log.read_some(phy_offset, PHY_OFFSET_AT + _I64.size)
-        if len(head) < PHY_OFFSET_AT + _I64.size or _I64.unpack_from(head, PHY_OFFSET_AT)[0] != phy_offset:
+        head = log.view_some(phy_offset, MIN_RECORD_BYTES)
+        if len(head) < MIN_RECORD_BYTES or _I64_AT(head, PHY_OFFSET_AT)[0] != phy_offset:
             return None
         size = SIZE_AND_MAGIC.unpack_from(head)[0]
         data = log.read_some(phy_offset, max(0, size))

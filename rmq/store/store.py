@@ -621,6 +621,11 @@ class MessageStore:
         queue = self._queues.get(topic, queue_id)
         return queue.min if queue is not None else 0
 
+    def range_of(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Return :meth:`min_offset` and :meth:`max_offset` of a queue."""
+        queue = self._queues.get(topic, queue_id)
+        return (queue.min, queue.end) if queue is not None else (0, 0)
+
     def store_time_of(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
         """Return when a message was stored; None when there is none of that number."""
         queue = self._queues.get(topic, queue_id)

@@ -188,7 +188,8 @@ def _escape(match: re.Match[str]) -> str:
 
 
 _INTEGER_MAP: tuple[Any, tuple[Any, ...]] = (dict, (int, str))
-_FLAT = (_INTEGER_MAP, (str, ()), (int, ()), (bool, ()))
+_SCALARS: tuple[Any, ...] = ((str, ()), (int, ()), (bool, ()))
+_FLAT = (_INTEGER_MAP, *_SCALARS)
 _AS_DECLARED = msgspec.json.Encoder()
 
 
@@ -203,11 +204,20 @@ class _Members:
         #: names of maps by integers, where all else is scalar and in order, so that msgspec can do all but their keys
         self.integer_maps: list[str] | None = None
         shapes = {info.name: _unwrap(info.type) for info in infos}
+        #: what begins such an object whose members are all scalar
+        self.flat = b"{" + self.members[0][1] if all(shape in _SCALARS for shape in shapes.values()) else None
         if declared == sorted(declared) and all(shape in _FLAT for shape in shapes.values()):
             self.integer_maps = [name for name, shape in shapes.items() if shape == _INTEGER_MAP]
 
 
 _MEMBERS: dict[type[msgspec.Struct], _Members] = {}
+
+
+def _plan(kind: type[msgspec.Struct]) -> _Members:
+    plan = _MEMBERS.get(kind)
+    if plan is None:
+        plan = _MEMBERS[kind] = _Members(kind)
+    return plan
 
 
 def _append(out: list[bytes], value: Any, quote: bytes) -> None:
@@ -266,10 +276,7 @@ def _append_list(out: list[bytes], values: list[Any], quote: bytes) -> bool:
 
 
 def _append_struct(out: list[bytes], value: msgspec.Struct, quote: bytes) -> None:
-    kind = value.__class__
-    plan = _MEMBERS.get(kind)
-    if plan is None:
-        plan = _MEMBERS[kind] = _Members(kind)
+    plan = _plan(value.__class__)
     if plan.plain:
         text = _ENCODER.encode(value)
         if b"null" not in text:
@@ -286,7 +293,27 @@ def _append_struct(out: list[bytes], value: msgspec.Struct, quote: bytes) -> Non
     out.append(b"}" if separator == b"," else b"{}")
 
 
+def _append_pairs(out: list[bytes], value: Mapping[Any, Any]) -> bool:
+    """Write a map from Structs of one class to Structs of one class as :func:`_append_list` does; else return False."""
+    plans = []
+    for structs in (value.keys(), value.values()):
+        (kind, *others) = {struct.__class__ for struct in structs}
+        plan = _plan(kind) if not others and issubclass(kind, msgspec.Struct) else None
+        if plan is None or plan.flat is None:
+            return False
+        plans.append(plan.flat)
+    text = _ENCODER.encode([(key, value[key]) for key in _in_order(value)])
+    if b"null" in text:
+        return False
+    # Nothing else looks like these two, for behind the end of a text comes no letter.
+    text = text[1:-2].replace(b"}," + plans[1], b"}:" + plans[1])
+    out.append(b"{%s}" % text.replace(b"}],[" + plans[0], b"}," + plans[0])[1:])
+    return True
+
+
 def _append_map(out: list[bytes], value: Mapping[Any, Any], quote: bytes) -> None:
+    if isinstance(next(iter(value), None), msgspec.Struct) and _append_pairs(out, value):
+        return
     separator = b"{"
     for key in _in_order(value):
         member = value[key]

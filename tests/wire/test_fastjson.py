@@ -23,6 +23,7 @@ from rmq.wire.api.common import (
     TopicConfigWrapper,
 )
 from rmq.wire.api.routes import BrokerData
+from rmq.wire.api.topics import TopicOffset
 from rmq.wire.fastjson import MAX_TOLERANT_BYTES, JsonError, decode, encode, enum_member
 from rmq.wire.loosejson import MAX_DEPTH, parse
 
@@ -102,6 +103,25 @@ class EncodeTests(SynchronousTestCase):
             b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:3,'
             b'{"brokerName":"b","queueId":1,"topic":"T"}:5},"tps":0.0}',
         )
+
+    def test_maps_from_objects_to_objects(self) -> None:
+        """A map whose keys and values are objects is written at once as each by itself, whatever its texts are."""
+        keys = [
+            MessageQueue(topic=topic, broker_name=name, queue_id=number)
+            for number, topic in enumerate(("T", "},", "}],[{", '"},{"maxOffset":', '}],[{"brokerName":', "null", "集"))
+            for name in ("b", "},{", '}:{"', "\\")
+        ]
+        offsets = [TopicOffset(min_offset=0, max_offset=each, last_update_timestamp=-each) for each in range(len(keys))]
+        tables: list[dict[Any, Any]] = [dict(zip(reversed(keys), offsets, strict=True)), {QUEUE: QUEUE}]
+        tables += [{keys[0]: offsets[0], keys[1]: QUEUE}, {QUEUE: 1, keys[1]: offsets[0]}, {QUEUE: Stats()}]
+        tables += [{key: offsets[0], QUEUE: offsets[1]} for key in keys]
+        for table in tables:
+            for strict in (False, True):
+                pairs = [
+                    encode(key, quote_int_keys=strict) + b":" + encode(table[key], quote_int_keys=strict)
+                    for key in sorted(table)
+                ]
+                self.assertEqual(encode(table, quote_int_keys=strict), b"{" + b",".join(pairs) + b"}")
 
     def test_strict_form(self) -> None:
         """The strict form quotes integer keys and escapes beyond ASCII, pairs for astral characters."""

@@ -193,7 +193,7 @@ class OffsetResponder:
                 time_ms = store.store_time_of(topic, queue_id, offset)
                 return -1 if time_ms is None else time_ms
 
-            first, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+            first, end = store.range_of(topic, queue_id)
             consumed = max(self._offsets.query(header.group, topic, queue_id) or 0, 0)
             first_ms, last_ms = stored(first), stored(end - 1)
             consumed_ms = stored(consumed - 1) if consumed > 0 else first_ms
@@ -247,14 +247,16 @@ class OffsetResponder:
 
     def _add_topic(self, stats: ConsumeStats, group: str, config: TopicConfig, queues: int) -> None:
         """Add the positions of the first ``queues`` queues of a topic."""
-        topic = config.topic_name
+        topic, store = config.topic_name, self._store
         for queue_id in range(queues):
-            end = max(self._store.max_offset(topic, queue_id), 0)
             offset = max(self._offsets.query(group, topic, queue_id) or 0, 0)
-            time_ms = self._store.store_time_of(topic, queue_id, offset - 1) if offset > 0 else None
+            time_ms = store.store_time_of(topic, queue_id, offset - 1) if offset > 0 else None
             queue = MessageQueue(topic=topic, broker_name=self._setup.name, queue_id=queue_id)
             stats.offset_table[queue] = OffsetWrapper(
-                broker_offset=end, consumer_offset=offset, last_timestamp=time_ms or 0, pull_offset=offset
+                broker_offset=store.max_offset(topic, queue_id),
+                consumer_offset=offset,
+                last_timestamp=time_ms or 0,
+                pull_offset=offset,
             )
         stats.consume_tps += self._stats.group_get_tps(group, topic)
 

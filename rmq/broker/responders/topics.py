@@ -210,12 +210,10 @@ class TopicResponder:
             raise Refuse(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
         table = {}
         for queue_id in range(config.write_queue_nums):
-            end = max(self._store.max_offset(topic, queue_id), 0)
+            first, end = self._store.range_of(topic, queue_id)
             last_ms = self._store.store_time_of(topic, queue_id, end - 1) if end > 0 else None
             table[MessageQueue(topic=topic, broker_name=self._setup.name, queue_id=queue_id)] = TopicOffset(
-                last_update_timestamp=last_ms or 0,
-                max_offset=end,
-                min_offset=max(self._store.min_offset(topic, queue_id), 0),
+                last_update_timestamp=last_ms or 0, max_offset=end, min_offset=first
             )
         return Reply(body=TopicStatsTable(offset_table=table))
 

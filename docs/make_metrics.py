@@ -27,6 +27,9 @@ and without the option nothing listens and nothing is imported. It needs the ext
 | `/` | status page, readable in a terminal browser too (`w3m`, `lynx`); further pages are linked from it |
 | `/healthz` | 200 `ok` while the role serves, else 503 with the reason: a store that has failed, `needWaitForService` |
 
+`/healthz` is still `ok` while a full disk refuses sends: pulls are answered, and a restart would not help.
+`rocketmq_store_disk_full` is 1 then.
+
 A broker with 5.x's keys opens the same port without the option: `metricsExporterType=PROM`, with
 `metricsPromExporterHost` (default brokerIP1) and `metricsPromExporterPort` (5557). `metricsLabel=zone:east,rack:1` adds
 labels to all metrics of a broker.

@@ -102,7 +102,7 @@ class Both(Twins):
         self.slaves: list[SlaveOf] = []
         if "brokerRole" in values:
             for one in self.brokers:  # what is sent together arrives together: lanes may send it in one piece
-                one.net.conditions = NetConditions(latency_s=(0.001, 0.001), shredded=0.0)
+                one.net.conditions = NetConditions(latency_s=(0.001, 0.001), give_up_s=(30.0, 30.0), shredded=0.0)
                 one.node.disk.healthy_sync_s = one.node.disk.sync_s = (0.01, 0.01)
                 self.slaves.append(SlaveOf(one))
                 one.world.run_for(1.0)

@@ -16,6 +16,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from rmq.broker.stats import BrokerStats
 from rmq.broker.tables import next_version
 from rmq.broker.topics import TRANS_HALF_TOPIC
 from rmq.runtime.clock import DeadlineTimer, now_ms
@@ -25,6 +26,7 @@ from rmq.store.appender import Host, SendBatch
 from rmq.store.config import StoreConfig
 from rmq.store.consumequeue import ConsumeQueue
 from rmq.store.dispatch import Units
+from rmq.store.layout import CQ_UNIT
 from rmq.store.messages import GetResult, GetStatus, Message, PutResult, PutStatus
 from rmq.wire import fastjson
 from rmq.wire.api.common import DataVersion
@@ -144,6 +146,7 @@ class DueRecords:
         self._delay_ms = delay_ms
         self._target = target
         self.count = self.last_phy = self.last_size = 0
+        self.units: Units = []
         #: where the next record begins
         self.stop = position
 
@@ -156,8 +159,8 @@ class DueRecords:
         )
         if found is None:
             return None
-        self.count, self.stop, self.last_phy, self.last_size, records, units, keys = found
-        return records, units, keys
+        self.count, self.stop, self.last_phy, self.last_size, records, self.units, keys = found
+        return records, self.units, keys
 
 
 class Delays:
@@ -179,13 +182,21 @@ class Delays:
     _log = Logger()
 
     def __init__(
-        self, disk: Disk, directory: str, clock: IReactorTime, store: DelayStore, levels_ms: Sequence[int]
+        self,
+        disk: Disk,
+        directory: str,
+        clock: IReactorTime,
+        store: DelayStore,
+        levels_ms: Sequence[int],
+        stats: BrokerStats,
     ) -> None:
         self.path = os.path.join(directory, FILE_NAME)
         self._disk = disk
         self._clock = clock
         self._store = store
         self._levels_ms = levels_ms
+        #: counts deliveries; None with enableScheduleMessageStats=false
+        self._stats = stats if store.config.enable_schedule_message_stats else None
         self._version = DataVersion(counter=0, timestamp=now_ms(clock))
         #: level -> the next queue offset to deliver
         self._offsets: dict[int, int] = {}
@@ -323,6 +334,9 @@ class Delays:
             if self._writes_many:
                 due = DueRecords(records, position, self._levels_ms[level - 1], self._target)
                 if self._store.append_many(due, _NO_HOST):
+                    for queue, units, _ in due.units:
+                        sizes = [size for _, size, _ in CQ_UNIT.iter_unpack(units)]
+                        self._count(queue.topic, len(sizes), sum(sizes))
                     offset, position = offset + due.count, due.stop
                     self._advance(level, offset)
                     continue
@@ -371,12 +385,19 @@ class Delays:
                     retry_ms=RETRY_MS,
                 )
                 return self._after_ms(RETRY_MS)
+            else:
+                self._count(message.topic, 1, result.size)
         if why:
             topic = record.property_map.get(PROPERTY_REAL_TOPIC, "")
             self._skip(level, offset, why, msg_id=record.offset_msg_id, topic=topic)
         else:
             self._advance(level, offset + 1)
         return None if self._running else self._clock.seconds()
+
+    def _count(self, topic: str, count: int, size_bytes: int) -> None:
+        """Count delivered messages.  Java: ScheduleMessageService.PutResultProcess#onSuccess"""
+        if self._stats is not None:
+            self._stats.put(topic, count, size_bytes)
 
     def _skip(self, level: int, offset: int, why: str, *, msg_id: str = "", topic: str = "") -> None:
         """Skip a message that cannot be delivered; it stays in the log until its file expires."""

@@ -10,7 +10,7 @@ import attrs
 from rmq.remoting.stats import BUCKETS_S, RequestStats
 from rmq.wire.api.admin import BrokerStatsData, BrokerStatsItem
 from rmq.wire.codes import RequestCode
-from rmq.wire.record import LMQ_PREFIX
+from rmq.wire.record import LMQ_PREFIX, SCHEDULE_TOPIC
 
 #: names of code 315.  Java: Stats
 TOPIC_PUT_NUMS = "TOPIC_PUT_NUMS"
@@ -140,6 +140,8 @@ class BrokerStats:
     """
 
     cluster: str
+    #: messages that became readable since the start, deliveries included, and bytes of their records
+    _stored: Callable[[], tuple[int, int]] = lambda: (0, 0)
     #: called before a figure is read: sources that count in batches add their counts with :meth:`put` and :meth:`got`
     sources: list[Callable[[], None]] = attrs.field(factory=list, init=False)
     _put_rate: Rate = attrs.field(factory=Rate, init=False)
@@ -164,10 +166,11 @@ class BrokerStats:
         """Make the sources add their pending counts."""
         for source in self.sources:
             source()
+        self._put_rate.total, self._put_bytes = self._stored()
 
     @property
     def puts(self) -> Rate:
-        """Messages stored."""
+        """Messages stored, deliveries of delayed ones and what a slave received included."""
         self.settle()
         return self._put_rate
 
@@ -210,9 +213,7 @@ class BrokerStats:
         return [(key, counter.value) for (kind, key), counter in self._counters.items() if kind == name]
 
     def put(self, topic: str, count: int, size_bytes: int, times: int = 1) -> None:
-        """Count ``count`` stored messages of ``size_bytes`` altogether, from ``times`` requests."""
-        self._put_rate.total += count
-        self._put_bytes += size_bytes
+        """Count ``count`` messages stored in ``topic``, of ``size_bytes`` altogether, from ``times`` requests."""
         counters = self._puts.get(topic)
         if counters is None:
             counters = (
@@ -254,6 +255,11 @@ class BrokerStats:
         """Messages a second that a group got of a topic in the last minute."""
         counter = self.find(GROUP_GET_NUMS, f"{topic}@{group}")
         return 0.0 if counter is None else counter.data().stats_minute.tps
+
+    def parked(self, count: int, size_bytes: int) -> None:
+        """Count retries that wait in SCHEDULE_TOPIC_XXXX; as in Apache they are none of the broker's puts."""
+        self.counter(TOPIC_PUT_NUMS, SCHEDULE_TOPIC).add(count, count)
+        self.counter(TOPIC_PUT_SIZE, SCHEDULE_TOPIC).add(size_bytes, count)
 
     def sent_back(self, group: str, topic: str) -> None:
         self.counter(SNDBCK_PUT_NUMS, f"{topic}@{group}").add(1)

@@ -216,11 +216,11 @@ class SendBackLane:
                 break
             stops.append(found[0])
             backs.append(back)
+        begin = self._store.end_offset
         count = self._store.append_many(moves, self._store_host) if stops else 0
         if not count:
             return position, 0
-        for back in backs[:count]:
-            self._stats.sent_back(*back)
+        self._count(backs[:count], begin)
         answers += moves.answers(self._sends.counted)
         return stops[count - 1], count
 
@@ -235,10 +235,17 @@ class SendBackLane:
             if back:
                 taken.append(number)
                 backs.append(back)
+        begin = self._store.end_offset
         answers, count = stored_together(self._store, self._store_host, moves, taken, len(chunks), self._sends.counted)
-        for back in backs[:count]:
-            self._stats.sent_back(*back)
+        self._count(backs[:count], begin)
         return answers, count
+
+    def _count(self, backs: list[tuple[str, str]], begin: int) -> None:
+        """Count what was stored from ``begin`` on."""
+        if backs:
+            self._stats.parked(len(backs), self._moves.last_phy + self._moves.last_size - begin)
+        for back in backs:
+            self._stats.sent_back(*back)
 
     def _add(self, found: tuple[int, int, int, str, int | None, int, int]) -> tuple[str, str] | None:
         """Add what a request stores; return its group and the message's topic, None for one that is not ordinary."""

@@ -1476,7 +1476,7 @@ cdef class SendBatch:
             send = &self.sends[i]
             stop = i + send.members
             if counted is not None:
-                topic = <SendTopic>PyList_GET_ITEM(self.topics, i)
+                topic = self._stored_in(i)
                 size = self.sends[stop - 1].phy + self.sends[stop - 1].size - send.phy
                 topic.count(counted, send.members, size)
             if send.one_way:
@@ -1501,17 +1501,24 @@ cdef class SendBatch:
             put32(begin + 4, <uint32_t>(out - begin - 8))
         return PyBytes_FromStringAndSize(<const char*>self.out, out - self.out)
 
+    cdef inline SendTopic _stored_in(self, int i):
+        """Return the topic whose queue has the message: another one until it is due or committed."""
+        if not self.sends[i].waits:
+            return <SendTopic>PyList_GET_ITEM(self.topics, i)
+        return self.half if self.sends[i].delay_ms < 0 else self.delayed
+
     def counts(self):
-        """Return (topic, messages, bytes, requests) of each run of encoded messages of one topic."""
+        """Return (topic, messages, bytes, requests) of each run of encoded messages that were stored in one topic."""
         cdef list counts = []
+        cdef SendTopic topic
         cdef int i, messages = 0
         cdef int64_t size = 0
         for i in range(self.count):
             messages += 1
             size += self.sends[i].size
-            if i + 1 == self.count or self.topics[i + 1] is not self.topics[i]:
-                name = (<SendTopic>self.topics[i]).name
-                counts.append((name, messages, size, self._requests(i + 1 - messages, i + 1)))
+            topic = self._stored_in(i)
+            if i + 1 == self.count or self._stored_in(i + 1) is not topic:
+                counts.append((topic.name, messages, size, self._requests(i + 1 - messages, i + 1)))
                 messages = 0
                 size = 0
         return counts

@@ -187,6 +187,8 @@ class Dispatcher:
         self._deleted: dict[str, tuple[int, ConsumeQueue]] = {}
         #: how often a queue was reset
         self.renewals = 0
+        #: messages that were dispatched, and bytes of their records
+        self.messages = self.message_bytes = 0
         #: everything before is dispatched
         self.dispatched = 0
         #: store time of the last message that was
@@ -299,6 +301,7 @@ class Dispatcher:
         :attr:`dispatched` is then.
         """
         for queue, more, max_phy in units:
+            self.messages += len(more) // CQ_UNIT_BYTES
             try:
                 queue.extend(more, max_phy)
                 if not queue.dirty:
@@ -313,7 +316,9 @@ class Dispatcher:
             except Exception:  # noqa: BLE001
                 self._failed("keys of messages", last[0])
         self.last_phy, self.last_size, self.store_timestamp = last
-        self.dispatched = self.last_phy + self.last_size
+        end = self.last_phy + self.last_size
+        self.message_bytes += end - self.dispatched
+        self.dispatched = end
 
     def _notify(self, units: Units) -> None:
         """Call the listeners for messages that were added by :meth:`extend`."""
@@ -397,6 +402,8 @@ class Dispatcher:
         self.last_size = size
         self.store_timestamp = store_timestamp
         self.dispatched = phy_offset + size
+        self.messages += 1
+        self.message_bytes += size
         if is_new:
             self._tell(queue, queue.end, code)
         if self._further is not None and transaction in (0, TRANSACTION_COMMIT):

@@ -192,6 +192,7 @@ class MessageStore:
             self._refuse_rocksdb()
             self._leave_dump()
             self._recover()
+            self._dispatcher.messages = self._dispatcher.message_bytes = 0
             self._loaded = True
         except DiskError as error:
             if isinstance(error, SyncFailed):
@@ -737,6 +738,11 @@ class MessageStore:
     def dispatched_offset(self) -> int:
         """Everything before can be read by consumers."""
         return self._dispatcher.dispatched
+
+    @property
+    def stored(self) -> tuple[int, int]:
+        """Messages that became readable since the start, on a slave those of its master, and bytes of their records."""
+        return self._dispatcher.messages, self._dispatcher.message_bytes
 
     @property
     def confirm_offset(self) -> int:

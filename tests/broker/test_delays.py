@@ -10,6 +10,7 @@ from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker.delays import park
+from rmq.broker.stats import BROKER_PUT_NUMS, TOPIC_PUT_NUMS, TOPIC_PUT_SIZE
 from rmq.store.messages import Message, PutResult
 from rmq.wire.record import PROPERTY_DELAY, Record, decode_records
 from tests.broker.harness import OneBroker, heartbeat, pull_ext, send_ext
@@ -69,6 +70,19 @@ class DeliveryTests(DelayCase):
         self.assertEqual([record.body for record in self.stored()], [b"quick"])
         self.one.world.run_for(10)
         self.assertEqual([record.body for record in self.stored()], [b"quick", b"slow"])
+
+    def test_counts(self) -> None:
+        """A delayed message counts in SCHEDULE_TOPIC_XXXX when it is sent, and in its topic when it is delivered."""
+        stats = self.one.service.stats
+        self.send(1)
+        self.send(1)
+        self.assertEqual((dict(stats.totals(TOPIC_PUT_NUMS)), stats.puts.total), ({SCHEDULE: 2}, 2))
+        self.one.world.run_for(2)
+        self.assertEqual((dict(stats.totals(TOPIC_PUT_NUMS)), stats.puts.total), ({SCHEDULE: 2, "T": 2}, 4))
+        self.assertEqual(stats.totals(BROKER_PUT_NUMS), [("DefaultCluster", 4)])
+        self.assertEqual(stats.put_bytes, self.one.service.store.end_offset)
+        sizes = dict(stats.totals(TOPIC_PUT_SIZE))
+        self.assertEqual(sum(sizes.values()), stats.put_bytes)
 
     def test_level_beyond_the_last(self) -> None:
         """A level that does not exist means the last one, and its message says so."""
@@ -340,6 +354,18 @@ class SendBackTests(DelayCase):
         self.assertEqual(properties["RETRY_TOPIC"], "T")
         self.assertEqual(properties["ORIGIN_MESSAGE_ID"], "0A00000100002A9F0000000000000000")
         self.assertEqual((properties["KEYS"], properties["UNIQ_KEY"]), ("k", "U"))
+
+    def test_counts(self) -> None:
+        """What is given back counts where it waits, and in the retry topic when it comes again."""
+        self.client.ask(310, send_ext())
+        self.assertEqual(self.back(0), (0, None))
+        stats = self.one.service.stats
+        waits = {"T": 1, SCHEDULE: 1}
+        self.assertEqual(dict(stats.totals(TOPIC_PUT_NUMS)), waits)
+        self.assertEqual(stats.totals(BROKER_PUT_NUMS), [("DefaultCluster", 1)])
+        self.one.world.run_for(11)
+        self.assertEqual(dict(stats.totals(TOPIC_PUT_NUMS)), waits | {"%RETRY%CG": 1})
+        self.assertEqual((stats.puts.total, stats.put_bytes), (3, self.one.service.store.end_offset))
 
     def test_second_retry_keeps_its_origin(self) -> None:
         """Topic and id of the first try stay; the next delay is longer."""

@@ -468,7 +468,7 @@ class SendLaneTests(SynchronousTestCase):
                 side = Side(with_lane=with_lane, values=values)
                 store, stats = side.one.service.store, side.one.service.stats
                 side.client.ask(310, send_ext())
-                before = stats.puts.total, dict(side.table.stats.refusals)
+                before = dict(stats.totals("TOPIC_PUT_NUMS"))["T"], dict(side.table.stats.refusals)
                 self.patch(store, "wait_for", lambda *_: self.fail("a one-way send waits"))
                 peers = [Peer(side.table, transport=LeanTransport(port=40_000 + number)) for number in range(2)]
                 frame = encode_command(RemotingCommand(310, 7, ONEWAY, ext_fields=send_ext(m="false"), body=b"x"))
@@ -478,7 +478,7 @@ class SendLaneTests(SynchronousTestCase):
                 if with_lane:
                     one_turn([(peer, frame * 3) for peer in peers])
                 total = before[0] + 6 * (2 + with_lane)
-                self.assertEqual((len(store._completion), stats.puts.total), (0, total))
+                self.assertEqual((len(store._completion), dict(stats.totals("TOPIC_PUT_NUMS"))), (0, {"T": total}))
                 self.assertEqual(side.table.stats.refusals, before[1])
                 side.one.world.run_for(1)
                 self.assertEqual(store.max_offset("T", 0), total)

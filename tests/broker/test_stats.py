@@ -105,12 +105,13 @@ class BrokerStatsTests(SynchronousTestCase):
 
     def test_midnight(self) -> None:
         """At midnight today's morning figure becomes what was counted so far."""
-        stats = BrokerStats("C")
+        at = [0]
+        stats = BrokerStats("C", lambda: (at[0], 0))
         day = 86_400_000
         stats.sample_second(day - 1000, 0)
-        stats.put("T", 4, 1)
+        at[0] = 4
         stats.sample_second(day, 1000)
-        stats.put("T", 2, 1)
+        at[0] = 6
         stats.sample_second(2 * day, 2000)
         info = stats.runtime_info()
         self.assertEqual(

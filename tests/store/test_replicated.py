@@ -75,6 +75,14 @@ class SlaveTests(SynchronousTestCase):
         self.feed(self.slave, self.master.end_offset)
         self.assertEqual(self.slave.dispatched_offset, self.master.end_offset)
 
+    def test_received_messages_count(self) -> None:
+        """A slave counts its master's messages (putTps in brokerStatus); after a restart only those that come then."""
+        self.feed(self.slave, self.master.end_offset)
+        stored = 300, sum(result.size for result in self.results)
+        self.assertEqual((self.slave.stored, self.master.stored), (stored, stored))
+        self.box.stop()
+        self.assertEqual(self.box.open().stored, (0, 0))
+
     def test_pieces_of_any_size(self) -> None:
         """However the bytes are cut, every message appears once its last byte is there, and not before."""
         seed = 11

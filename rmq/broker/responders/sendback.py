@@ -159,4 +159,6 @@ class SendBackResponder:
         self._stats.sent_back(group, topic)
         if dead:
             self._stats.dead_letter(group, topic)
+        else:
+            self._stats.parked(1, result.size)
         return Reply()

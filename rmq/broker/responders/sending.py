@@ -129,12 +129,12 @@ class SendResponder:
     def _send(self, header: SendMessageHeader, request: Request[Any, bytes]) -> Reply | Deferred[Reply]:
         topic, queue_id = self.admit(header, request.channel.peer)
         if header.batch or request.command.code == SEND_BATCH_MESSAGE.code:
-            result = self._put_batch(header, request, topic, queue_id)
+            stored_in, result = topic.topic_name, self._put_batch(header, request, topic, queue_id)
         else:
-            result = self._put_single(header, request, topic, queue_id)
+            stored_in, result = self._put_single(header, request, topic, queue_id)
         if isinstance(result, Deferred):
-            return result.addCallback(self._reply, header, queue_id)
-        return self._reply(result, header, queue_id)
+            return result.addCallback(self._reply, stored_in, queue_id)
+        return self._reply(result, stored_in, queue_id)
 
     def admit(self, header: SendMessageHeader, peer: str) -> tuple[TopicConfig, int]:
         """
@@ -219,7 +219,8 @@ class SendResponder:
 
     def _put_single(
         self, header: SendMessageHeader, request: Request[Any, bytes], topic: TopicConfig, queue_id: int
-    ) -> PutResult | Deferred[PutResult]:
+    ) -> tuple[str, PutResult | Deferred[PutResult]]:
+        """Store a message; return the topic, which is another one until it is due or committed, and the result."""
         message = self._message(header, request, topic)
         message.queue_id = queue_id
         pairs = decode_properties(header.properties or "")
@@ -242,7 +243,7 @@ class SendResponder:
         else:
             pairs.pop(PROPERTY_WAIT, None)
             message.properties = encode_properties(pairs)
-        return self._topics.when_announced(name, self._store.put(message))
+        return message.topic, self._topics.when_announced(name, self._store.put(message))
 
     def _put_batch(
         self, header: SendMessageHeader, request: Request[Any, bytes], topic: TopicConfig, queue_id: int
@@ -323,10 +324,10 @@ class SendResponder:
             self._topics.create(retry_topic(message.topic, 1, 0))
         self._stats.dead_letter(group_name, pairs.get(PROPERTY_RETRY_TOPIC, header.topic))
 
-    def _reply(self, result: PutResult, header: SendMessageHeader, queue_id: int) -> Reply:
+    def _reply(self, result: PutResult, topic: str, queue_id: int) -> Reply:
         """Return the answer of a stored message; Refuse for one that is not."""
         self.check_stored(result, self.ext)
-        self._stats.put(header.topic, result.count, result.size)
+        self._stats.put(topic, result.count, result.size)
         reply = SendMessageReply(msg_id=result.msg_ids, queue_id=queue_id, queue_offset=result.queue_offset)
         return Reply(reply, code=STORED_CODES[result.status], ext=self.ext)
 

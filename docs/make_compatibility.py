@@ -108,9 +108,10 @@ TAIL = """\
   never refused (PCBUSY_CLEAN_QUEUE): their answer says what became of them. What bounds waiting work is listed in
   security.md.
 - 28: the figures of 5.x are there too. `remainHowManyDataToFlush` is in bytes: Apache's exporter drops the unit, and
-  takes Apache's "3.1 KiB" for 3.1. `getMessageEntireTimeMax` is always 0. Times of sends (`putLatency99`,
-  `putMessageDistributeTime`) are measured from the request to its answer, Apache's from the lock of its store; until
-  the first minute has ended they are zeros.
+  takes Apache's "3.1 KiB" for 3.1. `commitLogDirCapacity` is what processes without root's rights may use, as in
+  `commitLogDiskRatio`; Apache's has the blocks reserved for root, too. `getMessageEntireTimeMax` is always 0. Times of
+  sends (`putLatency99`, `putMessageDistributeTime`) are measured from the request to its answer, Apache's from the lock
+  of its store; until the first minute has ended they are zeros.
 - 26: the keys of 5.x and our own are there too; numbers of threads have no effect. 25 refuses what 4.9.8 refuses, and
   more (security.md).
 - 50 to 54: an admin's signature is needed, also from a white address; every account will do in 4.9.7. With

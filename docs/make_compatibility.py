@@ -107,6 +107,7 @@ TAIL = """\
   is too late, three times in a row. Codes, keys and texts are Apache's. Sends that are stored and wait for the disk are
   never refused (PCBUSY_CLEAN_QUEUE): their answer says what became of them. What bounds waiting work is listed in
   security.md.
+- 105, 106: broker groups have `enableActingMaster`, as in 5.3.3; 4.9.7's lack it.
 - 28: the figures of 5.x are there too. `remainHowManyDataToFlush` is in bytes: Apache's exporter drops the unit, and
   takes Apache's "3.1 KiB" for 3.1. `commitLogDirCapacity` is what processes without root's rights may use, as in
   `commitLogDiskRatio`; Apache's has the blocks reserved for root, too. `getMessageEntireTimeMax` is always 0. Times of

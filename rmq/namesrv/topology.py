@@ -48,7 +48,12 @@ class Group:
 
     def data(self) -> BrokerData:
         """Return the group as routes and lists show it."""
-        return BrokerData(broker_addrs=dict(sorted(self.addrs.items())), broker_name=self.name, cluster=self.cluster)
+        return BrokerData(
+            broker_addrs=dict(sorted(self.addrs.items())),
+            broker_name=self.name,
+            cluster=self.cluster,
+            enable_acting_master=self.acting_master,
+        )
 
 
 class Topic:

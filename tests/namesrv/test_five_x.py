@@ -19,6 +19,7 @@ from rmq.wire.api.common import DataVersion, TopicConfig, TopicConfigWrapper, To
 from rmq.wire.api.register_body import RegisterBrokerBody, body_crc32, decode_register_body, encode_register_body
 from rmq.wire.api.routes import (
     DELETE_TOPIC_IN_NAMESRV,
+    GET_BROKER_CLUSTER_INFO,
     GET_BROKER_MEMBER_GROUP,
     GET_ROUTEINFO_BY_TOPIC,
     NOTIFY_MIN_BROKER_ID_CHANGE,
@@ -120,6 +121,14 @@ class RegistrationTests(FiveCase):
         self.assertIn(b'{1:"10.0.0.1:11011"}', answer.body or b"")
         self.assertIn(b'{"0":"10.0.0.1:11011"}', self.route())
 
+    def test_acting_master(self) -> None:
+        """Routes and lists of brokers say whether slaves act as master, also of brokers that do not know of it."""
+        for acting, shown in ((None, b"false"), (True, b"true"), (False, b"false")):
+            self.register(header(acting=acting), body("T"))
+            cluster = self.talk.ask(GET_BROKER_CLUSTER_INFO).body or b""
+            for found in (self.route(), cluster):
+                self.assertIn(b'"cluster":"C","enableActingMaster":%s}' % shown, found)
+
     def test_static_topic(self) -> None:
         """
         The route of a static topic says which queue of which group a client's queue is, in the bytes of 5.3.3.
@@ -185,7 +194,8 @@ class ZoneTests(FiveCase):
         found = self.route(__ZONE_MODE="true", __ZONE_NAME="EAST")
         self.assertEqual(
             found,
-            b'{"brokerDatas":[{"brokerAddrs":{0:"10.0.0.1:a"},"brokerName":"a","cluster":"C"}],"filterServerTable":{},'
+            b'{"brokerDatas":[{"brokerAddrs":{0:"10.0.0.1:a"},"brokerName":"a","cluster":"C","enableActingMaster":true}],'
+            b'"filterServerTable":{},'
             b'"queueDatas":[{"brokerName":"a","perm":6,"readQueueNums":4,"topicSysFlag":0,"writeQueueNums":4}]}',
         )
 

@@ -114,14 +114,16 @@ class QueueData(msgspec.Struct, rename="camel", kw_only=True, gc=False):
 
 class BrokerData(msgspec.Struct, rename="camel", kw_only=True):
     """
-    One broker group: address by broker id, 0 is the master.
+    One broker group: address by broker id, 0 is the master; whether a slave acts for an absent master.
 
+    NameServers of 5.x write the latter, which clients in Rust require; those of 4.x do not.
     Java: BrokerData
     """
 
     broker_addrs: dict[int, str]
     broker_name: str
     cluster: str
+    enable_acting_master: bool | None = None
 
 
 class TopicRouteData(msgspec.Struct, rename="camel", kw_only=True):

@@ -191,12 +191,12 @@ class TraceTests(FlowCase):
         """As soon as they fill a message they are sent, so a fast client loses none."""
         tracer = self.client.tracer
         assert isinstance(tracer, Tracer)
-        for number in range(50 * tracing.MOST_WAITING):
+        for number in range(5 * tracing.MOST_WAITING):
             tracer.ended("G", "T", f"{number:032X}", None, 8, broker_addr="b:1", from_check=False)
             if number % tracing.MOST_LINES == 0:
                 self.sim.pass_s(0.01)
         self.assertEqual(tracer.dropped, 0)
-        self.until(lambda: len(self.lines()) == 50 * tracing.MOST_WAITING)
+        self.until(lambda: len(self.lines()) == 5 * tracing.MOST_WAITING)
 
     def test_lost_traces(self) -> None:
         """Traces that no broker takes are lost, and nothing else."""

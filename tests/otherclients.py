@@ -23,8 +23,8 @@ def as_others_write(rng: Random, command: RemotingCommand) -> bytes:
     """
     Return the frame of a request as one of the clients writes it.
 
-    Go's draw the order of the extFields, Node.js's and C++'s write numbers without quotes, and C++'s sign whatever they
-    send.
+    Go's draw the order of the extFields, Node.js's and C++'s write numbers without quotes, C++'s sign whatever they
+    send, and Rust's write a remark that is null.
     """
     frame = encode_command(command)
     if command.serialize_type or rng.random() < 0.4:
@@ -40,6 +40,8 @@ def as_others_write(rng: Random, command: RemotingCommand) -> bytes:
         fields.append(("Signature", b64encode(rng.randbytes(20)).decode()))
     if "extFields" in header:
         header["extFields"] = dict(fields)
+    if rng.random() < 0.3:
+        header = {"remark": None} | header if rng.random() < 0.5 else header | {"remark": None}
     separators = rng.choice(((",", ":"), (",", ":"), (", ", ": ")))
     new = json.dumps(header, separators=separators, ensure_ascii=rng.random() < 0.8).encode("utf-8", "surrogatepass")
     return PREFIX.pack(total - size + len(new), len(new)) + new + frame[PREFIX.size + size :]

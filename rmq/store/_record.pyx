@@ -507,6 +507,8 @@ cdef int read_members(const uint8_t** at, const uint8_t* end, int64_t code, Head
                 header.language = value
                 header.language_size = p - value
             p += 1
+        elif bit == 0 and end - p > 4 and memcmp(p, b"null", 4) == 0:
+            p += 4
         else:
             value = p
             while p < end and (c'0' <= p[0] <= c'9' or p[0] == c'-'):

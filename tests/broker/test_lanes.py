@@ -19,6 +19,7 @@ from rmq.store.appender import Host
 from rmq.store.config import FlushDiskType
 from rmq.store.messages import Message
 from rmq.wire.command import ONEWAY, RemotingCommand, decode_commands, encode_command
+from rmq.wire.frames import PREFIX
 from rmq.wire.record import SCHEDULE_TOPIC, BatchEntry, encode_batch
 from tests.broker.harness import OneBroker, RawClient, send_ext, setup_of
 from tests.needs import need_compiled
@@ -229,6 +230,20 @@ class SendLaneTests(SynchronousTestCase):
             peer.send(b"".join(map(encode_command, sends)))
             self.assertEqual([answer.code for answer in peer.received()], [0] * 6)
             self.assertGreaterEqual(side.taken, taken)
+
+    def test_null_remark(self) -> None:
+        """The lane takes sends whose header has a remark that is null, as Rust's client writes it."""
+        side = Side(with_lane=True)
+        peer = Peer(side.table)
+        remark = b'"remark":null,'
+        frame = encode_command(RemotingCommand(310, ext_fields=send_ext(queue_id=0), body=b"x"))
+        total, size = PREFIX.unpack_from(frame)
+        prefix = PREFIX.pack(total + len(remark), size + len(remark))
+        for _ in range(2):  # the first of a connection goes the ordinary way
+            side.taken = 0
+            peer.send(prefix + b"{" + remark + frame[PREFIX.size + 1 :])
+            self.assertEqual([answer.code for answer in peer.received()], [0])
+        self.assertEqual(side.taken, 1)
 
     def test_same_in_any_pieces(self) -> None:
         """That holds for pipelined requests too, however the stream is cut and where damaged."""

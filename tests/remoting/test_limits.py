@@ -238,7 +238,7 @@ class HostileTests(SynchronousTestCase):
 
     def test_depth(self) -> None:
         """JSON of any depth, in headers and bodies, costs an answer or the connection, never the process."""
-        deep = b'{"value":' * 100_000 + b"1" + b"}" * 100_000
+        deep = b'{"value":' * 400_000 + b"1" + b"}" * 400_000
         peer = Peer(ResponderTable(Owner()))
         peer.tell(RemotingCommand(READ.code, 1, body=deep))
         self.assertEqual([answer.code for answer in peer.received()], [1])

@@ -84,6 +84,16 @@ class DeliveryTests(DelayCase):
         sizes = dict(stats.totals(TOPIC_PUT_SIZE))
         self.assertEqual(sum(sizes.values()), stats.put_bytes)
 
+    def test_deliveries_that_do_not_count(self) -> None:
+        """With enableScheduleMessageStats=false a delivered message counts where it was parked only."""
+        self.one.end()
+        self.one = OneBroker({"enableScheduleMessageStats": "false"})
+        self.client = self.one.connect()
+        self.send(1)
+        self.one.world.run_for(2)
+        stats = self.one.service.stats
+        self.assertEqual((dict(stats.totals(TOPIC_PUT_NUMS)), stats.puts.total), ({SCHEDULE: 1}, 2))
+
     def test_level_beyond_the_last(self) -> None:
         """A level that does not exist means the last one, and its message says so."""
         self.send(99)

@@ -66,7 +66,7 @@ def test_traces(version: str, kinds: list[str], site: Site) -> None:
 @pytest.mark.real
 @pytest.mark.parametrize("version", [APACHE_4, APACHE_5])
 def test_lite_pull(version: str, site: Site) -> None:
-    """A lite consumer that is given queues goes on where the one before committed; another assigns itself all."""
+    """A lite consumer that is given queues goes on where the one before committed; others assign themselves all."""
     namesrv, _ = start(site)
     found = run(version, namesrv.addr, "lite-pull", "Topic")
     assert len(found["first"]) >= COUNT // 2

@@ -1,11 +1,9 @@
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
-import java.util.Collection;
 import java.util.Collections;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
-import java.util.TreeSet;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
@@ -108,30 +106,30 @@ public class Families {
         return true;
     }
 
-    /** A member that is given queues polls half of the messages; its successor goes on; another assigns them itself. */
+    /** A member that is given queues polls half of the messages; its successor goes on; others assign them themselves. */
     private static void litePull() throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer("lite-producers");
         send(producer, null);
-        poll("first", count / 2, false);
-        poll("second", count - count / 2, false);
-        poll("assigned", count, true);
+        poll("first", count / 2, null);
+        poll("second", count - count / 2, null);
+        // A consumer each: where one seeks in two queues, 5.3.3 can interrupt the pull of the first after it took the
+        // offset, and goes on from an older one.
+        for (MessageQueue queue : producer.fetchPublishMessageQueues(topic)) poll("assigned", (int) producer.maxOffset(queue), queue);
         producer.shutdown();
     }
 
-    private static void poll(String name, int wanted, boolean assigned) throws Exception {
-        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(assigned ? "lite-assigned" : "lite-subscribed");
+    private static void poll(String name, int wanted, MessageQueue assigned) throws Exception {
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(assigned == null ? "lite-subscribed" : "lite-assigned");
         consumer.setNamesrvAddr(namesrv);
         consumer.setInstanceName(name);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setAutoCommit(false);
         consumer.setPullBatchSize(1);
-        if (!assigned) consumer.subscribe(topic, "*");
+        if (assigned == null) consumer.subscribe(topic, "*");
         consumer.start();
-        Collection<MessageQueue> queues = Collections.emptyList();
-        if (assigned) {
-            queues = consumer.fetchMessageQueues(topic);
-            consumer.assign(queues);
-            for (MessageQueue queue : queues) consumer.seekToBegin(queue);
+        if (assigned != null) {
+            consumer.assign(Collections.singleton(assigned));
+            consumer.seekToBegin(assigned);
         }
         long deadline = System.currentTimeMillis() + PATIENCE_MS;
         // A pull that was on its way when seekToBegin() ran can hand its messages over a second time.
@@ -139,7 +137,7 @@ public class Families {
         while (seen.size() < wanted && System.currentTimeMillis() < deadline)
             for (MessageExt message : consumer.poll(1000)) if (seen.add(body(message))) say(name, body(message));
         consumer.commitSync();
-        for (MessageQueue queue : new TreeSet<>(queues)) say("committed", consumer.committed(queue));
+        if (assigned != null) say("committed", consumer.committed(assigned));
         consumer.shutdown();
     }
 

@@ -9,7 +9,7 @@ Read in this order:
 * `responders`: one answer for each request code; `refusals`: response codes and remarks
 * `sessions`, `locks`, `filters`: connected clients, ordered consumption, subscriptions
 * `longpoll`: pulls that wait; `delays`: delayed messages; `transactions`: half messages and their checks
-* `lanes`, `pulllane`, `consumerlanes`, `waitinglanes`: fast paths of what is repeated
+* `lanes`, `pulllane`, `consumerlanes`, `waitinglanes`, `questionlanes`: fast paths of what is repeated
 * `registration`: NameServers; `metadata_sync`, `offset_push`: tables between master and slave
 * `dump`: consistency dumps for the audit; `stats`, `http`: counters, metrics, status pages
 

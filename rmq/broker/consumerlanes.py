@@ -1,22 +1,36 @@
 """
-The fast path of what members of a group repeat: commit an offset, query it, ask who the other members are, heartbeats.
+The fast path of what members of a group repeat: commit an offset, query it, ask who the other members are, lock queues,
+heartbeats.
 
 The references are `rmq.broker.responders.offsets.OffsetResponder` and `rmq.broker.responders.clients.ClientResponder`;
 a lane gives the same bytes, or declines the request without side effects. They need the compiled modules
-`rmq.store._pick` and, for heartbeats, `rmq.store._record`.
+`rmq.store._pick` and, for locks and heartbeats, `rmq.store._record`.
 """
 
 from __future__ import annotations
 
 from typing import Any, Generic, TypeVar
 
+import msgspec
+from twisted.internet.interfaces import IReactorTime
+
+from rmq.broker.locks import QueueLocks
 from rmq.broker.offsets import ConsumerOffsetTable
 from rmq.broker.responders.clients import ClientResponder
 from rmq.broker.sessions import ConsumerGroups
 from rmq.remoting.channel import Channel
 from rmq.remoting.responders import MAX_COLLECTED_BYTES, ResponderTable
+from rmq.runtime.clock import steady_ms
+from rmq.runtime.disk.error import DiskError
 from rmq.wire import fastjson
-from rmq.wire.api.clients import GET_CONSUMER_LIST_BY_GROUP, HEART_BEAT, ConsumerIdList
+from rmq.wire.api.clients import (
+    GET_CONSUMER_LIST_BY_GROUP,
+    HEART_BEAT,
+    LOCK_BATCH_MQ,
+    ConsumerIdList,
+    LockBatchBody,
+    LockedQueues,
+)
 from rmq.wire.api.offsets import QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET
 from rmq.wire.codes import MQ_VERSION, LanguageCode
 from rmq.wire.command import ONEWAY, RESPONSE, decode_commands
@@ -27,6 +41,8 @@ from rmq.wire.frames import ProtocolError
 
 #: limit of known requests of a lane; beyond it all are decoded again
 MAX_KNOWN = 10_000
+#: limit of what a lane keeps of bodies; beyond it all are made again
+MAX_KEPT_BYTES = 32 << 20
 
 _compiled: Any = load("rmq.store._pick")
 _records: Any = load("rmq.store._record")
@@ -35,7 +51,7 @@ _END = f',"serializeTypeCurrentRPC":"JSON","version":{MQ_VERSION}}}'.encode()
 #: what is around the opaque in the header of an answer without fields
 AROUND_DONE = b'{"code":0,"flag":%d,"language":"JAVA","opaque":' % RESPONSE, _END
 #: what is around the offset and the opaque
-_AROUND_OFFSET = (
+AROUND_OFFSET = (
     b'{"code":0,"extFields":{"offset":"',
     b'"},"flag":%d,"language":"JAVA","opaque":' % RESPONSE,
     _END,
@@ -49,6 +65,8 @@ def add_consumer_lanes(
     offsets: ConsumerOffsetTable,
     consumers: ConsumerGroups,
     clients: ClientResponder,
+    locks: QueueLocks,
+    clock: IReactorTime,
     *,
     is_slave: bool,
 ) -> None:
@@ -59,11 +77,12 @@ def add_consumer_lanes(
     table.add_chunk_lane(MembersLane(consumers))
     if _records is not None:
         table.add_chunk_lane(HeartbeatLane(clients))
+        table.add_chunk_lane(LockLane(locks, clock))
     if not is_slave:
         table.add_chunk_lane(CommitLane(offsets))
 
 
-class _Lane(Generic[K]):
+class KnownLane(Generic[K]):
     """
     See :class:`rmq.remoting.responders.ChunkLane`.
 
@@ -111,11 +130,51 @@ class _Lane(Generic[K]):
         raise NotImplementedError
 
 
+class KeptLane(KnownLane[list[Any]]):
+    """
+    Answer what was answered before while that was made of the same.
+
+    What is known of a request is its header, of what its last answer was made, and the body of that.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kept_bytes = 0
+
+    def what(self, header: Any) -> list[Any]:
+        return [header, None, b""]
+
+    def answer(self, what: list[Any], opaque: int, number: int = 0) -> bytes | None:
+        state = self.state(what[0])
+        if state is None:
+            return None
+        if state != what[1]:
+            try:
+                body = fastjson.encode(self.body(what[0], state))
+            except DiskError:
+                return None
+            self._kept_bytes += len(body) - len(what[2])
+            if self._kept_bytes > MAX_KEPT_BYTES:
+                self._known.clear()
+                self._kept_bytes = 0
+            what[1:] = state, body
+        answer: bytes = _compiled.fill(AROUND_DONE, what[2], opaque)
+        return answer
+
+    def state(self, header: Any) -> object:
+        """Return everything that the answer depends on; None declines."""
+        raise NotImplementedError
+
+    def body(self, header: Any, state: Any) -> msgspec.Struct:
+        """Return the body of the answer."""
+        raise NotImplementedError
+
+
 #: a place of `ConsumerOffsetTable`
 _Queue = tuple[str, int]
 
 
-class QueryLane(_Lane[_Queue]):
+class QueryLane(KnownLane[_Queue]):
     """Answer queries of offsets that are there."""
 
     contract = QUERY_CONSUMER_OFFSET
@@ -129,10 +188,10 @@ class QueryLane(_Lane[_Queue]):
 
     def answer(self, what: _Queue, opaque: int, number: int = 0) -> bytes | None:
         offset = self._offsets.at(*what)
-        return None if offset is None or offset < 0 else _compiled.fill(_AROUND_OFFSET, b"", offset, opaque)
+        return None if offset is None or offset < 0 else _compiled.fill(AROUND_OFFSET, b"", offset, opaque)
 
 
-class CommitLane(_Lane[tuple[str, str, int, _Queue]]):
+class CommitLane(KnownLane[tuple[str, str, int, _Queue]]):
     """Take commits, also one-way ones."""
 
     contract = UPDATE_CONSUMER_OFFSET
@@ -154,8 +213,8 @@ class CommitLane(_Lane[tuple[str, str, int, _Queue]]):
         return b""
 
 
-class MembersLane(_Lane[list[Any]]):
-    """Answer which clients are members of a group: its name, the ids that were answered last, and the body."""
+class MembersLane(KeptLane):
+    """Answer which clients are members of a group."""
 
     contract = GET_CONSUMER_LIST_BY_GROUP
 
@@ -163,18 +222,54 @@ class MembersLane(_Lane[list[Any]]):
         super().__init__()
         self._consumers = consumers
 
-    def what(self, header: Any) -> list[Any]:
-        return [header.consumer_group, None, b""]
+    def state(self, header: Any) -> object:
+        group = self._consumers.find(header.consumer_group)
+        return None if group is None else group.client_ids or None
 
-    def answer(self, what: list[Any], opaque: int, number: int = 0) -> bytes | None:
-        group = self._consumers.find(what[0])
-        ids = group.client_ids if group is not None else []
-        if not ids:
+    def body(self, header: Any, state: Any) -> msgspec.Struct:
+        return ConsumerIdList(consumer_id_list=state)
+
+
+class LockLane:
+    """Answer requests for locks; their bodies are decoded when they are first met. See `QueueLocks.lock`."""
+
+    code = int(LOCK_BATCH_MQ.code)
+
+    def __init__(self, locks: QueueLocks, clock: IReactorTime) -> None:
+        self._locks = locks
+        self._clock = clock
+        #: by the body of a request what it says, which queues were locked last, and the body of that answer
+        self._known: dict[bytes, list[Any]] = {}
+        self._kept_bytes = 0
+
+    def __call__(self, data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
+        """See :class:`rmq.remoting.responders.ChunkLane`."""
+        found = _records.read_frame(data, position, self.code)
+        if found is None:
+            return position, 0
+        begin, stop, opaque, _, _ = found
+        text = data[begin:stop]
+        known = self._known.get(text) or self._learn(text)
+        if known is None:
+            return position, 0
+        asked = known[0]
+        held = self._locks.lock(asked.consumer_group, asked.client_id, asked.mq_set, steady_ms(self._clock))
+        if held != known[1]:
+            known[1:] = held, fastjson.encode(LockedQueues(lock_ok_mq_set=held))
+        answers.append(_compiled.fill(AROUND_DONE, known[2], opaque))
+        return stop, 1
+
+    def _learn(self, text: bytes) -> list[Any] | None:
+        try:
+            asked = fastjson.decode(text, LockBatchBody)
+        except fastjson.JsonError:
             return None
-        if ids != what[1]:
-            what[1:] = ids, fastjson.encode(ConsumerIdList(consumer_id_list=ids))
-        answer: bytes = _compiled.fill(AROUND_DONE, what[2], opaque)
-        return answer
+        self._kept_bytes += 3 * len(text)
+        if self._kept_bytes > MAX_KEPT_BYTES:
+            self._known.clear()
+            self._kept_bytes = 3 * len(text)
+        known = self._known[text] = [asked, None, b""]
+        return known
 
 
 class HeartbeatLane:

@@ -7,7 +7,8 @@ Java: ConsumerOffsetManager, LmqConsumerOffsetManager
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 
 import attrs
 import msgspec
@@ -38,6 +39,8 @@ MAX_QUEUES_OF_A_PAIR = 65_536
 PAIRS_AT_ONCE = 1000
 #: how a file without a version begins
 _HEAD = b'{"offsetTable":{'
+
+_NONE: Set[str] = frozenset()
 
 OffsetMap = Mapping[str, Mapping[int, int]]
 
@@ -91,6 +94,8 @@ class ConsumerOffsetTable:
         self._throttle = LogThrottle()
         self._version = DataVersion(counter=0, timestamp=now_ms(clock))
         self._offsets: dict[str, dict[int, int]] = {}
+        #: the topics of each group and the groups of each topic; None until somebody asks, and when a pair came or went
+        self._pairs: tuple[dict[str, set[str]], dict[str, set[str]]] | None = None
         #: how often something has changed, and the number of the last change that is in the file
         self._changes = self._saved_changes = 0
         self._has_dropped = False
@@ -219,7 +224,11 @@ class ConsumerOffsetTable:
 
     def _commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set an offset that is new, or lower than before."""
-        queues = self._offsets.setdefault(_key(topic, group), {})
+        key = _key(topic, group)
+        queues = self._offsets.get(key)
+        if queues is None:
+            self._pairs = None
+            queues = self._offsets[key] = {}
         before = queues.get(queue_id)
         if before is None and (len(self._offsets) > MAX_PAIRS or len(queues) >= MAX_QUEUES_OF_A_PAIR):
             self._drop(group, topic, queue_id)
@@ -278,6 +287,11 @@ class ConsumerOffsetTable:
         """Return the offsets of a group in a topic, by queue id; a live table."""
         return self._offsets.get(_key(topic, group), {})
 
+    def of_queues(self, group: str, topic: str, count: int) -> list[int]:
+        """Return the offsets of a group in the first ``count`` queues of a topic, 0 where it has none."""
+        queues = self.positions(group, topic)
+        return [max(queues.get(self._queue_of(group, queue_id), 0), 0) for queue_id in range(count)]
+
     async def encode_in_turns(self) -> bytes:
         """Return all offsets as a slave gets them, `AllConsumerOffset` as fastjson writes it; made in slices."""
 
@@ -300,6 +314,7 @@ class ConsumerOffsetTable:
         """
         for key, queues in table.items():
             if self._offsets.get(key) != queues:
+                self._pairs = None
                 self._offsets[key] = dict(queues)
                 self._changes += 1
 
@@ -342,21 +357,30 @@ class ConsumerOffsetTable:
         if queues := self._offsets.get(_key(topic, source_group)):
             self.merge({_key(topic, target_group): queues})
 
-    def topics_of(self, group: str) -> set[str]:
+    def topics_of(self, group: str) -> Set[str]:
         """
         Return the topics that a group has committed offsets of.
 
         Java: ConsumerOffsetManager#whichTopicByConsumer
         """
-        return {topic for topic, owner in map(_parts, self._offsets) if owner == group}
+        return self._all_pairs()[0].get(group, _NONE)
 
-    def groups_of(self, topic: str) -> set[str]:
+    def groups_of(self, topic: str) -> Set[str]:
         """
         Return the groups that have committed offsets of a topic.
 
         Java: ConsumerOffsetManager#whichGroupByTopic
         """
-        return {owner for name, owner in map(_parts, self._offsets) if name == topic}
+        return self._all_pairs()[1].get(topic, _NONE)
+
+    def _all_pairs(self) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+        pairs = self._pairs
+        if pairs is None:
+            pairs = self._pairs = defaultdict(set), defaultdict(set)
+            for topic, group in map(_parts, self._offsets):
+                pairs[0][group].add(topic)
+                pairs[1][topic].add(group)
+        return pairs
 
     def remove_group(self, group: str) -> None:
         """
@@ -372,7 +396,7 @@ class ConsumerOffsetTable:
 
     def topics(self) -> set[str]:
         """Return the topics that any group has committed offsets of."""
-        return {_parts(key)[0] for key in self._offsets}
+        return set(self._all_pairs()[1])
 
     def remove_topics(self, topics: Collection[str]) -> list[str]:
         """
@@ -387,7 +411,8 @@ class ConsumerOffsetTable:
         return sorted({_parts(key)[0] for key in keys})
 
     def _remove(self, keys: Iterable[str]) -> None:
-        for key in keys:
+        for key in list(keys):
+            self._pairs = None
             del self._offsets[key]
             self._own.pop(key, None)
             self._changes += 1

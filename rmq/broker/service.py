@@ -32,6 +32,7 @@ from rmq.broker.longpoll import LongPolls
 from rmq.broker.metadata_sync import MetadataSync
 from rmq.broker.offsets import ConsumerOffsetTable
 from rmq.broker.pulllane import add_pull_lane
+from rmq.broker.questionlanes import add_question_lanes
 from rmq.broker.registration import Registration, RegistrationTerms
 from rmq.broker.responders.accounts import AccountResponder
 from rmq.broker.responders.admin import AdminResponder
@@ -215,17 +216,19 @@ class BrokerService(MultiService):
         clients = ClientResponder(
             settings, clock, topics, groups, producers, consumers, filters, self.notices, self.locks, self.heartbeats
         )
+        offset_responder = OffsetResponder(setup, clock, store, topics, groups, consumers, offsets, stats)
+        topic_responder = TopicResponder(setup, store, topics, groups, consumers, offsets, polls, self.registration)
         table = ResponderTable(
             sends,
             ReplyResponder(settings, clock, store, stats, producers, sends),
             pulls,
             clients,
-            OffsetResponder(setup, clock, store, topics, groups, consumers, offsets, stats),
+            offset_responder,
             QueryResponder(settings, store, consumers, filters),
             ForwardingResponder(setup, store, topics, consumers, offsets),
             SendBackResponder(settings, rng, store, topics, groups, stats, levels),
             ends,
-            TopicResponder(setup, store, topics, groups, consumers, offsets, polls, self.registration),
+            topic_responder,
             AdminResponder(
                 settings,
                 clock,
@@ -251,7 +254,8 @@ class BrokerService(MultiService):
         )
         add_send_lane(table, sends, settings, clock, store, topics, stats)
         add_waiting_lanes(table, ends, settings, clock, rng, store, topics, groups, stats)
-        add_consumer_lanes(table, offsets, consumers, clients, is_slave=setup.is_slave)
+        add_consumer_lanes(table, offsets, consumers, clients, self.locks, clock, is_slave=setup.is_slave)
+        add_question_lanes(table, store, offset_responder, topic_responder, is_slave=setup.is_slave)
         add_pull_lane(table, pulls, settings, clock, store, topics, groups, consumers, offsets, polls, stats)
         return table
 

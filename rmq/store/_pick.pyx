@@ -712,6 +712,41 @@ def split(bytes data not None, Py_ssize_t position, tuple names not None):
     return key, request.stop, request.opaque
 
 
+def first_since(bytes units not None, window, int64_t first, int64_t timestamp):
+    """
+    Return the place of the first of ``units`` whose message was stored at a time or later, their number when none was.
+
+    ``window`` has the bytes of the log from ``first`` on. None when a record is not in it.
+    """
+    cdef Py_buffer found
+    cdef const uint8_t* record
+    cdef Py_ssize_t low = 0, high = PyBytes_GET_SIZE(units) // UNIT_BYTES, middle
+    cdef int64_t at, stored_ms
+    cdef int32_t magic
+    PyObject_GetBuffer(window, &found, PyBUF_SIMPLE)
+    try:
+        while low < high:
+            middle = (low + high) // 2
+            at = get64(<const uint8_t*>PyBytes_AS_STRING(units) + middle * UNIT_BYTES)
+            if at < first or at - first > found.len - MIN_RECORD_BYTES:
+                return None
+            record = <const uint8_t*>found.buf + (at - first)
+            magic = <int32_t>get32(record + MAGIC_CODE_AT)
+            if magic != MAGIC_V1 and magic != MAGIC_V2:
+                return None
+            if record[SYS_FLAG_AT + 3] & BORN_HOST_V6:
+                stored_ms = get64(record + STORE_TIMESTAMP_AT + IPV6_EXTRA_BYTES)
+            else:
+                stored_ms = get64(record + STORE_TIMESTAMP_AT)
+            if stored_ms >= timestamp:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+    finally:
+        PyBuffer_Release(&found)
+
+
 def answer_known(
     bytes data not None,
     Py_ssize_t position,

@@ -65,6 +65,11 @@ MAX_KEPT_BYTES = 4 << 20
 
 _compiled: Any = load("rmq.store._pick")
 _pick: Any = _compiled and _compiled.pick
+_first_since: Any = _compiled and _compiled.first_since
+#: when only so many units are left, a search by time reads them together
+SEARCH_UNITS = 256
+#: and their messages, when they lie this close to each other
+SEARCH_BYTES = 1 << 20
 #: a query looks at most so often at earlier times until it finds something
 QUERY_ROUNDS = 3
 
@@ -402,11 +407,37 @@ class Reader:
     def _first_since(self, queue: ConsumeQueue, timestamp: int) -> int:
         """Return the number of the first message stored at a time or later; the end of the queue when there is none."""
 
-        def reached(queue_offset: int) -> bool:
-            stored_ms = self.store_time(queue, queue_offset)
+        log = self._commit_log
+
+        def reached(phy_offset: int) -> bool:
+            stored_ms = self.store_time_at(phy_offset)
             return stored_ms is not None and stored_ms >= timestamp
 
-        return bisect_left(range(queue.end), True, queue.min, key=reached)
+        def reached_in(units: bytes) -> int:
+            first = _I64_AT(units)[0]
+            size = _I64_AT(units, len(units) - CQ_UNIT_BYTES)[0] + MIN_RECORD_BYTES - first
+            if _first_since is not None and log.min_offset <= first and size <= SEARCH_BYTES:
+                found: int | None = _first_since(units, log.view_some(first, size), first, timestamp)
+                if found is not None:
+                    return found
+            places = range(0, len(units), CQ_UNIT_BYTES)
+            return bisect_left(places, True, key=lambda place: reached(_I64_AT(units, place)[0]))
+
+        low, high = queue.min, queue.end
+        while low < high:
+            if high - low <= SEARCH_UNITS and (units := queue.read(low, high - low)):
+                found = reached_in(units)
+                low += found
+                if found < len(units) // CQ_UNIT_BYTES:
+                    break
+                continue
+            middle = (low + high) // 2
+            unit = queue.unit(middle)
+            if unit is not None and reached(unit[0]):
+                high = middle
+            else:
+                low = middle + 1
+        return low
 
     # ---- by place ----
 

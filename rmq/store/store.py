@@ -622,10 +622,19 @@ class MessageStore:
         queue = self._queues.get(topic, queue_id)
         return queue.min if queue is not None else 0
 
-    def range_of(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Return :meth:`min_offset` and :meth:`max_offset` of a queue."""
-        queue = self._queues.get(topic, queue_id)
-        return (queue.min, queue.end) if queue is not None else (0, 0)
+    def ranges(self, topic: str, queues: int) -> list[tuple[int, int]]:
+        """Return :meth:`min_offset` and :meth:`max_offset` of the first ``queues`` queues of a topic."""
+        found = [self._queues.get(topic, queue_id) for queue_id in range(queues)]
+        return [(0, 0) if queue is None else (queue.min, queue.end) for queue in found]
+
+    @property
+    def losses(self) -> tuple[int, int]:
+        """
+        Return what changes when numbers of a queue lose their messages.
+
+        A slave's log can also be cut; then this does not change.
+        """
+        return self.queue_deletions, self._commit_log.min_offset
 
     def store_time_of(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
         """Return when a message was stored; None when there is none of that number."""

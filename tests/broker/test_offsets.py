@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+from collections.abc import Callable
 
 from twisted.internet.defer import Deferred
 from twisted.logger import capturedLogs
@@ -14,6 +16,7 @@ from rmq.runtime.disk.statefile import StateFileError
 from rmq.wire import fastjson
 from rmq.wire.api.replication import AllConsumerOffset
 from tests.broker.test_tables import TableCase
+from tests.seeds import SEED
 from tests.store.support import log_events
 
 FILE = "consumerOffset.json"
@@ -66,6 +69,28 @@ class CommitTests(OffsetCase):
         self.assertEqual(self.offsets.topics_of("g"), {"T", "%RETRY%g"})
         self.assertEqual(self.offsets.groups_of("T"), {"g", "h"})
         self.assertEqual(self.offsets.topics_of("?"), set())
+
+    def test_pairs_that_come_and_go(self) -> None:
+        """Whatever makes or forgets offsets, topics by group and groups by topic are those of the table."""
+        chance = random.Random(SEED)
+        groups, topics = "ghi", "TUV"
+        changes: tuple[Callable[[str, str], object], ...] = (
+            lambda group, topic: self.offsets.commit(group, topic, 0, 1),
+            lambda group, topic: self.offsets.commit_at_slave(group, topic, 1, 2),
+            lambda group, topic: self.offsets.merge({f"{topic}@{group}": {0: 3}}),
+            lambda group, topic: self.offsets.clone(group, chance.choice(groups), topic),
+            lambda group, topic: self.offsets.remove_group(group),
+            lambda group, topic: self.offsets.remove_topic(topic),
+            lambda group, topic: self.offsets.remove_topics({topic}),
+        )
+        for _ in range(200):
+            chance.choice(changes)(chance.choice(groups), chance.choice(topics))
+            pairs = [key.split("@") for key in self.offsets.snapshot()]
+            for group in groups:
+                self.assertEqual(self.offsets.topics_of(group), {topic for topic, owner in pairs if owner == group})
+            for topic in topics:
+                self.assertEqual(self.offsets.groups_of(topic), {group for name, group in pairs if name == topic})
+            self.assertEqual(self.offsets.topics(), {topic for topic, _ in pairs})
 
     def test_remove(self) -> None:
         """A group's or a topic's offsets can be forgotten; others stay."""

@@ -314,6 +314,7 @@ def pick_kind() -> Callable[[random.Random], object]:
         name, most = rng.choice((None, *names)), rng.choice((1, 1000))
         around = b"x", b"y"
         module.answer_known(2 * frame, 0, name, {}, lambda *_: found, lambda *_: answer, around, [], most)
+        module.first_since(damaged(rng, units), damaged(rng, window), first, rng.choice((0, 1, 1 << 40, 1 << 62)))
         module.pull_head(*(rng.choice((0, -(1 << 63), (1 << 63) - 1)) for _ in range(6)), b"x" * rng.randrange(99), 5)
         opaque = rng.choice((0, -(1 << 63), (1 << 63) - 1))
         with contextlib.suppress(ValueError):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import random
+from bisect import bisect_left
+
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.store import reader
 from rmq.store.config import BrokerRole
 from rmq.store.messages import GetResult, GetStatus
 from rmq.wire.record import decode_record, java_hash, tags_code
+from tests.seeds import SEED
 from tests.store.support import Box, log_events, message, queue_records, unique_key
 
 
@@ -166,6 +171,23 @@ class ByTimeTests(SynchronousTestCase):
             found = [self.store.offset_by_time("Topic", 0, timestamp, name) for name in ("LOWER", "UPPER", "upper", "")]
             self.assertEqual(found, [lower, upper, upper, lower], timestamp)
         self.assertEqual(self.store.offset_by_time("Other", 0, 5, "LOWER"), 0)
+
+    def test_any_time(self) -> None:
+        """The first message of a time or later, compiled and not, whatever lies in files and what in memory."""
+        chance = random.Random(SEED)
+        times: list[int] = []
+        for _ in range(chance.randrange(1, 12)):
+            for _ in range(chance.randrange(1, 40)):
+                host = (bytes(16), 1) if chance.random() < 0.2 else (bytes(4), 1)
+                text = message(len(times), queue_id=2, born_host=host, body=bytes(chance.choice((0, 40, 200))))
+                times.append(self.box.put(text)[0].store_timestamp)
+            self.box.run(chance.choice((0.003, 0.5, 2.0)))
+        asked = {time + delta for time in times for delta in (-1, 0, 1)}
+        wanted = {time: bisect_left(times, time) for time in asked}
+        for compiled in (reader._first_since, None):
+            self.patch(reader, "_first_since", compiled)
+            found = {time: self.store.offset_by_time("Topic", 2, time, "LOWER") for time in asked}
+            self.assertEqual(found, wanted, f"seed {SEED}, compiled: {compiled}")
 
     def test_ipv6_producers(self) -> None:
         """The store time is found behind a long bornHost too."""

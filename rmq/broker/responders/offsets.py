@@ -6,6 +6,7 @@ Java: ConsumerManageProcessor, AdminBrokerProcessor
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 import attrs
@@ -53,6 +54,9 @@ from rmq.wire.api.offsets import (
     UpdateConsumerOffsetHeader,
 )
 from rmq.wire.codes import ResponseCode
+
+#: of a group in a topic: its name, messages a second, and of each queue the group's offset and the end
+_Positions = tuple[str, float, list[tuple[int, int]]]
 
 #: what Java calls Long.MAX_VALUE
 MAX_OFFSET = (1 << 63) - 1
@@ -119,7 +123,7 @@ class OffsetResponder:
     def search(self, request: Request[SearchOffsetHeader, None]) -> Reply:
         header = request.header
         offset = self._store.offset_by_time(header.topic, header.queue_id, header.timestamp, header.boundary_type)
-        return Reply(OffsetReply(offset=max(offset, 0)))
+        return Reply(OffsetReply(offset=offset))
 
     @responds_to(GET_MAX_OFFSET)
     def newest(self, request: Request[QueueHeader, None]) -> Reply:
@@ -142,14 +146,27 @@ class OffsetResponder:
         """
         Java: AdminBrokerProcessor#getConsumeStats
         """
-        group = request.header.consumer_group
-        topics = [request.header.topic] if request.header.topic else sorted(self._offsets.topics_of(group))
+        return Reply(body=self.stats_of(self.positions(request.header)))
+
+    def positions(self, header: ConsumeStatsHeader) -> list[_Positions]:
+        """Return where a group is in each readable queue of the topic asked for, or of all topics that it follows."""
+        group = header.consumer_group
+        topics = [header.topic] if header.topic else sorted(self._offsets.topics_of(group))
+        followed = [self._followed(group, topic) for topic in topics]
+        return [self._positions(group, each.topic_name, each.read_queue_nums) for each in followed if each is not None]
+
+    def stats_of(self, positions: Iterable[_Positions]) -> ConsumeStats:
+        """Return the answer about a group with these positions."""
         stats = ConsumeStats(consume_tps=0.0, offset_table={})
-        for topic in topics:
-            config = self._followed(group, topic)
-            if config is not None:
-                self._add_topic(stats, group, config, config.read_queue_nums)
-        return Reply(body=stats)
+        for topic, tps, queues in positions:
+            stats.consume_tps += tps
+            for queue_id, (offset, end) in enumerate(queues):
+                time_ms = self._store.store_time_of(topic, queue_id, offset - 1) if offset > 0 else None
+                queue = MessageQueue(topic=topic, broker_name=self._setup.name, queue_id=queue_id)
+                stats.offset_table[queue] = OffsetWrapper(
+                    broker_offset=end, consumer_offset=offset, last_timestamp=time_ms or 0, pull_offset=offset
+                )
+        return stats
 
     @responds_to(GET_BROKER_CONSUME_STATS)
     def broker_consume_stats(self, request: Request[BrokerConsumeStatsHeader, None]) -> Reply:
@@ -167,8 +184,7 @@ class OffsetResponder:
                 config = self._followed(group, topic)
                 if config is None or (request.header.is_order and not config.order):
                     continue
-                stats = ConsumeStats(consume_tps=0.0, offset_table={})
-                self._add_topic(stats, group, config, config.write_queue_nums)
+                stats = self.stats_of([self._positions(group, topic, config.write_queue_nums)])
                 total += sum(each.broker_offset - each.consumer_offset for each in stats.offset_table.values())
                 of_group.append(stats)
             lists.append({group: of_group})
@@ -187,13 +203,12 @@ class OffsetResponder:
         if config is None:
             raise Refuse(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
         spans = []
-        for queue_id in range(config.write_queue_nums):
+        for queue_id, (first, end) in enumerate(store.ranges(topic, config.write_queue_nums)):
 
             def stored(offset: int, queue_id: int = queue_id) -> int:
                 time_ms = store.store_time_of(topic, queue_id, offset)
                 return -1 if time_ms is None else time_ms
 
-            first, end = store.range_of(topic, queue_id)
             consumed = max(self._offsets.query(header.group, topic, queue_id) or 0, 0)
             first_ms, last_ms = stored(first), stored(end - 1)
             consumed_ms = stored(consumed - 1) if consumed > 0 else first_ms
@@ -245,20 +260,11 @@ class OffsetResponder:
             return None
         return config
 
-    def _add_topic(self, stats: ConsumeStats, group: str, config: TopicConfig, queues: int) -> None:
-        """Add the positions of the first ``queues`` queues of a topic."""
-        topic, store = config.topic_name, self._store
-        for queue_id in range(queues):
-            offset = max(self._offsets.query(group, topic, queue_id) or 0, 0)
-            time_ms = store.store_time_of(topic, queue_id, offset - 1) if offset > 0 else None
-            queue = MessageQueue(topic=topic, broker_name=self._setup.name, queue_id=queue_id)
-            stats.offset_table[queue] = OffsetWrapper(
-                broker_offset=store.max_offset(topic, queue_id),
-                consumer_offset=offset,
-                last_timestamp=time_ms or 0,
-                pull_offset=offset,
-            )
-        stats.consume_tps += self._stats.group_get_tps(group, topic)
+    def _positions(self, group: str, topic: str, queues: int) -> _Positions:
+        """Return where a group is in the first ``queues`` queues of a topic."""
+        offsets = self._offsets.of_queues(group, topic, queues)
+        places = [(offset, end) for offset, (_, end) in zip(offsets, self._store.ranges(topic, queues), strict=True)]
+        return topic, self._stats.group_get_tps(group, topic), places
 
 
 def _day_and_time(epoch_ms: int) -> str:

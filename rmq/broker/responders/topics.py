@@ -6,6 +6,7 @@ Java: AdminBrokerProcessor
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -205,17 +206,25 @@ class TopicResponder:
         Java: AdminBrokerProcessor#getTopicStatsInfo
         """
         topic = request.header.topic
-        config = self._topics.get(topic)
-        if config is None:
+        ranges = self.ranges(topic)
+        if ranges is None:
             raise Refuse(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+        return Reply(body=self.stats_of(topic, ranges))
+
+    def ranges(self, topic: str) -> Sequence[tuple[int, int]] | None:
+        """Return the range of each queue of a topic; None when there is no such topic."""
+        config = self._topics.get(topic)
+        return None if config is None else self._store.ranges(topic, config.write_queue_nums)
+
+    def stats_of(self, topic: str, ranges: Sequence[tuple[int, int]]) -> TopicStatsTable:
+        """Return the answer about queues with these ranges."""
         table = {}
-        for queue_id in range(config.write_queue_nums):
-            first, end = self._store.range_of(topic, queue_id)
+        for queue_id, (first, end) in enumerate(ranges):
             last_ms = self._store.store_time_of(topic, queue_id, end - 1) if end > 0 else None
             table[MessageQueue(topic=topic, broker_name=self._setup.name, queue_id=queue_id)] = TopicOffset(
                 last_update_timestamp=last_ms or 0, max_offset=end, min_offset=first
             )
-        return Reply(body=TopicStatsTable(offset_table=table))
+        return TopicStatsTable(offset_table=table)
 
     @responds_to(QUERY_TOPIC_CONSUME_BY_WHO)
     def consumed_by(self, request: Request[TopicHeader, None]) -> Reply:

@@ -94,7 +94,7 @@ class ConsumerOffsetTable:
         self._throttle = LogThrottle()
         self._version = DataVersion(counter=0, timestamp=now_ms(clock))
         self._offsets: dict[str, dict[int, int]] = {}
-        #: the topics of each group and the groups of each topic; None until somebody asks, and when a pair came or went
+        #: the topics of each group and the groups of each topic; None when a pair came or went since the last question
         self._pairs: tuple[dict[str, set[str]], dict[str, set[str]]] | None = None
         #: how often something has changed, and the number of the last change that is in the file
         self._changes = self._saved_changes = 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import fcntl
+import functools
 import os
 import pty
 import re
@@ -18,7 +20,7 @@ from unittest import skipUnless
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.testing import cluster
+from rmq.testing import Cluster, cluster
 from tests.admin.test_names import ended
 from tests.ports import free_port
 
@@ -79,11 +81,17 @@ class InTerminal:
         return bool(data)
 
 
+@functools.cache
+def the_cluster() -> Cluster:
+    """Return the one cluster of this module's tests; each has a topic of its own. It ends with the run."""
+    running = cluster()
+    atexit.register(running.__exit__, None, None, None)
+    return running.__enter__()
+
+
 class ProcessCase(SynchronousTestCase):
     def setUp(self) -> None:
-        running = cluster()
-        self.mq = running.__enter__()
-        self.addCleanup(running.__exit__, None, None, None)
+        self.mq = the_cluster()
         self.topic = self.mq.topic(self._testMethodName)
         self.environ = {
             "PATH": os.environ["PATH"],

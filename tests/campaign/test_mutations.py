@@ -93,7 +93,7 @@ class MutationTests(SynchronousTestCase):
         self.plant(TransactionChecks, "_is_safe", hasty)
         slow = {"flushIntervalCommitLog": "5000", "flushCommitLogThoroughInterval": "10000"}
         busy = options(ASYNC_MASTER, ASYNC_FLUSH, transactional=0.5, send_every_s=0.1, sync_s=SLOW_S, store=slow)
-        self.find("power", "was committed and ", busy)
+        self.find("power", "was committed and ", busy, first=4)
 
     def test_rollback_is_taken_for_a_commit(self) -> None:
         """A broker that commits whatever the end says shows what was rolled back."""
@@ -149,7 +149,7 @@ class MutationTests(SynchronousTestCase):
 
         self.plant(MasterSession, "_refusal", refusal)
         lazy = options(SYNC_MASTER, ASYNC_FLUSH, slaves=1, send_every_s=0.5)
-        self.find("power", "as replicated", lazy)
+        self.find("power", "as replicated", lazy, first=9)
 
     def test_slave_acknowledges_what_it_has_not(self) -> None:
         """A slave that reports the end of a frame when it has the head of it is found out at the first such message."""
@@ -188,12 +188,17 @@ class MutationTests(SynchronousTestCase):
         self.plant(Recovery, "run", trusting)
         self.plant(RecoveryPolicy, "is_torn", lambda self, at, frame, end_in_file: False)
         long = options(ASYNC_MASTER, ASYNC_FLUSH, sync_s=SLOW_S, body_bytes=4000, send_every_s=0.05)
-        self.find("power", "broker-a-0: damaged-record /store/commitlog", long, first=100)
+        self.find("power", "broker-a-0: damaged-record /store/commitlog", long, first=102)
 
     def test_holes_are_kept(self) -> None:
         """A master that keeps what it finds behind unsynced damage has another history than its slave."""
         self.plant(RecoveryPolicy, "ends_log", lambda self, at: False)
-        self.find("power", "differs from its master", options(ASYNC_MASTER, ASYNC_FLUSH, slaves=1, send_every_s=0.05))
+        self.find(
+            "power",
+            "differs from its master",
+            options(ASYNC_MASTER, ASYNC_FLUSH, slaves=1, send_every_s=0.05),
+            first=15,
+        )
 
     def test_queues_are_not_cut(self) -> None:
         """Queues that keep units of messages which a power failure took show nothing, or others, in their place."""
@@ -236,7 +241,7 @@ class MutationTests(SynchronousTestCase):
 
         self.plant(offsets_module, "write_state_soon", write_state_soon)
         store = {"flushConsumerOffsetInterval": "500"}
-        self.find("power", "that everyone runs", options(ASYNC_MASTER, ASYNC_FLUSH, store=store))
+        self.find("power", "that everyone runs", options(ASYNC_MASTER, ASYNC_FLUSH, store=store), first=5)
 
     # ---- replication ----
 
@@ -261,7 +266,9 @@ class MutationTests(SynchronousTestCase):
 
         self.plant(MasterSession, "_refusal", blind)
         self.plant(MessageStore, "resume_offset", MessageStore.end_offset)
-        self.find("power", "differs from its master", options(ASYNC_MASTER, ASYNC_FLUSH, slaves=1, send_every_s=0.05))
+        self.find(
+            "power", "differs from its master", options(ASYNC_MASTER, ASYNC_FLUSH, slaves=1, send_every_s=0.05), first=6
+        )
 
     # ---- the rest ----
 
@@ -273,7 +280,7 @@ class MutationTests(SynchronousTestCase):
             commit(self, group, topic, queue_id, offset + 1)
 
         self.plant(ConsumerOffsetTable, "commit", ahead)
-        self.find("kills", "never consumed", options(ASYNC_MASTER, ASYNC_FLUSH))
+        self.find("kills", "never consumed", options(ASYNC_MASTER, ASYNC_FLUSH), first=18)
 
     def test_silent_brokers_stay_listed(self) -> None:
         """A NameServer that forgets nobody lists a broker that is gone."""
@@ -283,7 +290,7 @@ class MutationTests(SynchronousTestCase):
 
         self.plant(RouteTable, "expire", nobody)
         self.plant(RouteTable, "channel_closed", nobody)
-        self.find("kills", "alive are", options(ASYNC_MASTER, ASYNC_FLUSH, slaves=1), chaos_s=10)
+        self.find("kills", "alive are", options(ASYNC_MASTER, ASYNC_FLUSH, slaves=1), chaos_s=10, first=9)
 
     def test_heartbeats_by_the_wall_clock(self) -> None:
         """A NameServer that stamps heartbeats with another clock than it expires by loses living brokers, or none."""
@@ -294,7 +301,7 @@ class MutationTests(SynchronousTestCase):
             return heartbeat(self, name, addr, **{**values, "at": at._replace(steady_ms=at.now_ms)})
 
         self.plant(RouteTable, "heartbeat", stamped)
-        self.find("power", "routes, 25 s later: ", None, first=3)
+        self.find("power", "routes, 25 s later: ", None, first=8)
 
     def test_timers_left_behind(self) -> None:
         """A loop that goes on after the stop is a leak."""

@@ -60,11 +60,11 @@ class PlanTests(ClusterCase):
 class DeterminismTests(ClusterCase):
     def test_same_seed_same_trace(self) -> None:
         """The same seed gives the same run, event for event, in a new process with other hash values."""
-        other = self.simulate(8, "all", chaos_s=5).digest
-        digest = self.simulate(7, "all", chaos_s=5).digest
+        other = self.simulate(5, "all", chaos_s=5).digest
+        digest = self.simulate(3, "all", chaos_s=5).digest
         self.assertNotEqual(digest, other)
         environment = {**os.environ, "PYTHONHASHSEED": "4711", **imports()}
-        command = [sys.executable, "-m", "rmq.sim", "--seed", "7", "--seconds", "5"]
+        command = [sys.executable, "-m", "rmq.sim", "--seed", "3", "--seconds", "5"]
         ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         self.assertIn(digest, ended.stdout, ended.stderr)
 

@@ -36,6 +36,9 @@ else:
         from importlib.metadata import PackageNotFoundError, version
 
         try:
-            return version(DISTRIBUTION)
+            found = version(DISTRIBUTION)
         except PackageNotFoundError:
-            return "of unknown version (not installed)"
+            found = "of unknown version (not installed)"
+        # An upgrade may replace the metadata under a running process.
+        globals()[name] = found
+        return found

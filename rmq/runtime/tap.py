@@ -8,6 +8,7 @@ command line.
 from __future__ import annotations
 
 import os
+import platform
 import re
 import signal
 import sys
@@ -412,6 +413,14 @@ class TopService(MultiService):
     def startService(self) -> None:
         if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
             signal.signal(signal.SIGHUP, self._hung_up)
+        self._log.info(
+            "{role} is rmq {version} from {folder}, with Python {python} and Twisted {twisted}",
+            role=self._role_name,
+            version=rmq.__version__,
+            folder=os.path.dirname(os.path.abspath(rmq.__file__)),
+            python=platform.python_version(),
+            twisted=twisted.__version__,
+        )
         try:
             super().startService()
         except self._start_errors as error:

@@ -16,6 +16,7 @@ from twisted.internet.endpoints import TCP4ClientEndpoint
 from twisted.internet.protocol import Factory
 from twisted.trial.unittest import SynchronousTestCase
 
+import rmq
 from rmq.admin.command import Terminal
 from rmq.admin.main import Result, parse, run
 from rmq.errors import Refused, RequestFailed, RequestTimeout
@@ -195,6 +196,7 @@ class FailedBrokerTests(ClusterCase):
         rows = json.loads(self.partly(3, "cluster", "list", "-o", "json"))
         self.assertEqual([(row["id"], row["address"]) for row in rows], [(0, self.broker), (1, self.slave)])
         self.assertIsNotNone(rows[0]["version"])
+        self.assertEqual((rows[0]["rmq"], rows[1]["rmq"]), (rmq.__version__, None))
         self.assertEqual((rows[1]["version"], rows[1]["in_per_second"], rows[1]["out_per_second"]), (None, None, None))
         rows = json.loads(self.partly(3, "cluster", "list", "--totals", "-o", "json"))
         self.assertEqual((rows[0]["in_today"], rows[1]["in_today"]), (3, None))

@@ -6,6 +6,7 @@ import json
 
 from twisted.trial.unittest import SynchronousTestCase
 
+import rmq
 from rmq.broker.responders.refused import REFUSED
 from rmq.broker.responders.topics import MAX_QUEUES
 from rmq.runtime.config import parse_properties
@@ -312,6 +313,7 @@ class RuntimeInfoTests(AdminCase):
             float(table[key])
         self.assertEqual((table["msgPutTotalTodayNow"], table["msgGetTotalTodayNow"]), ("1", "1"))
         self.assertEqual((table["brokerVersionDesc"], table["brokerVersion"]), ("V4_9_8", "409"))
+        self.assertEqual(table["rmqVersion"], rmq.__version__)
         self.assertEqual(table["runtime"], "[ 0 days, 0 hours, 0 minutes, 30 seconds ]")
         self.assertEqual(len(table["putTps"].split()), 3)
 

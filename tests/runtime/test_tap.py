@@ -18,6 +18,7 @@ from twisted.internet.testing import EventLoggingObserver
 from twisted.logger import ILogObserver, LogLevel, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
+import rmq
 from rmq.runtime import logs
 from rmq.runtime.http.face import Face
 from rmq.runtime.http.service import HttpService
@@ -446,6 +447,14 @@ class StartErrorTests(TapCase):
         self.assertEqual(str(error), "rmq-role cannot start: no such disk")
         texts = [str(event["log_format"]).format(**event) for event in self.events if "text" in event]
         self.assertEqual(texts, [str(error)])
+
+    def test_version(self) -> None:
+        """The log of a start names version and folder: during an upgrade both are to be known of each process."""
+        TopService("rmq-role", None, is_daemon=True).startService()
+        texts = [str(event["log_format"]).format(**event) for event in self.events if "folder" in event]
+        folder = os.path.dirname(os.path.abspath(rmq.__file__))
+        self.assertEqual(len(texts), 1)
+        self.assertTrue(texts[0].startswith(f"rmq-role is rmq {rmq.__version__} from {folder}, with Python 3."), texts)
 
     def test_hang_up(self) -> None:
         """SIGHUP stops as SIGTERM does, with a line in the log; under nohup it stays ignored."""

@@ -42,7 +42,7 @@ async def cluster_list(call: Call) -> Outcome:
         rows: list[tuple[object, ...]] = [(*one[:3], *_totals(one[-1])) for one in members]
         mqadmin_text = columns_of_mqadmin.cluster_totals(members)
     else:
-        columns = ("cluster", "broker", "id", "address", "version", "in_per_second", "out_per_second")
+        columns = ("cluster", "broker", "id", "address", "version", "rmq", "in_per_second", "out_per_second")
         rows = [_row(one) for one in members]
         mqadmin_text = columns_of_mqadmin.cluster_list(members, call.now_ms)
     return tabular(columns, rows, nothing="no broker", mqadmin_text=mqadmin_text, failures=failures)
@@ -51,9 +51,10 @@ async def cluster_list(call: Call) -> Outcome:
 def _row(member: columns_of_mqadmin.Member) -> tuple[object, ...]:
     *place, table = member
     if table is None:
-        return (*place, None, None, None)
+        return (*place, None, None, None, None)
     out = table.get("getTransferedTps", table.get("getTransferredTps", ""))
-    return (*place, table.get("brokerVersionDesc", ""), _first_rate(table.get("putTps", "")), _first_rate(out))
+    versions = table.get("brokerVersionDesc", ""), table.get("rmqVersion")
+    return (*place, *versions, _first_rate(table.get("putTps", "")), _first_rate(out))
 
 
 def _totals(table: Mapping[str, str] | None) -> tuple[int | None, ...]:

@@ -11,6 +11,7 @@ from twisted.internet.defer import gatherResults
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+import rmq
 from rmq.broker.config import CONFIG_CLASSES
 from rmq.broker.delays import Delays
 from rmq.broker.flowcontrol import FlowControl
@@ -168,6 +169,7 @@ class AdminResponder:
             "runtime": run_time_text((steady_ms(self._clock) - self._boot_ms) // 1000),
             "brokerVersionDesc": version_desc(MQ_VERSION),
             "brokerVersion": str(MQ_VERSION),
+            "rmqVersion": rmq.__version__,
             "brokerActive": "true",
             "startAcceptSendRequestTimeStamp": str(broker.start_accept_send_request_time_stamp),
             "EndTransactionQueueSize": str(self._flow.waiting_ends),

@@ -261,12 +261,13 @@ class Dumps:
         )
         small = self._small_files()
         tail = self._index_tail()
-        queues = store.queue_ranges()
+        queues, extensions = store.queue_ranges(), store.extension_ends()
         pieces = [*self._segments(manifest.max_phy_offset), *self._whole_index_files(tail)]
         self._link_whole(folder, pieces)
         for some in slices_of(queues, QUEUES_AT_ONCE):
             await self._pause()
             found = [piece for queue in some for piece in self._queue_files(*queue)]
+            found += [piece for queue in some for piece in self._extension_files(queue, extensions.get(queue[:2], 0))]
             self._link_whole(folder, found)
             pieces += found
         if self._system is not None and len(pieces) <= self._system.worth_files:
@@ -317,6 +318,12 @@ class Dumps:
         if begin < end and (not found or int(os.path.basename(found[0].path)) > begin * unit):
             raise DumpError(f"queue {queue_id} of {topic} was deleted, or a part of it, during the dump")
         return found
+
+    def _extension_files(self, queue: tuple[str, int, int, int], end: int) -> Iterator[_Piece]:
+        topic, queue_id, *_ = queue
+        folder = layout.consume_queue_ext_dir(self._root, topic, queue_id)
+        path = layout.join(layout.CONSUME_QUEUE_EXT_DIR, topic, str(queue_id))
+        return self._pieces(folder, path, self._setup.store.mapped_file_size_consume_queue_ext, end)
 
     def _pieces(self, folder: str, path: str, file_bytes: int, end: int) -> Iterator[_Piece]:
         """Yield the files of ``folder`` that begin before ``end``; ``path`` is the folder in the dump."""

@@ -608,6 +608,10 @@ class MessageStore:
         """Return (topic, queueId, :meth:`min_offset`, :meth:`max_offset`) of all queues."""
         return [(queue.topic, queue.queue_id, queue.min, queue.end) for queue in self._queues]
 
+    def extension_ends(self) -> dict[tuple[str, int], int]:
+        """Return the bytes of each queue's extension, by topic and queueId; queues without one are left out."""
+        return {(queue.topic, queue.queue_id): queue.ext.end for queue in self._queues if queue.ext is not None}
+
     def has_queue(self, topic: str, queue_id: int) -> bool:
         """Return whether a message was ever stored in a queue."""
         return self._queues.get(topic, queue_id) is not None

@@ -132,8 +132,30 @@ class ContentTests(DumpCase):
         self.assertEqual(sorted(numbers), list(range(len(numbers))))
         self.assertGreaterEqual(len(numbers), 230)
 
-    def log_of_queue(self, folder: str, queue_id: int) -> bytes:
-        path = f"{folder}/consumequeue/T/{queue_id}"
+    def test_extensions_of_queues(self) -> None:
+        """With enableConsumeQueueExt each unit's address leads to its tagsCode in the dump; nothing is behind."""
+        self.one.stop()
+        self.one.values |= {"enableConsumeQueueExt": "true", "mappedFileSizeConsumeQueueExt": "100"}
+        self.one.start()
+        self.client = self.one.connect()
+        self.patch(SimFileSystem, "worth_files", 1000)  # each file is synced, which takes its time
+        self.send(30, 100)
+        making = self.one.service.dumps.make()
+        self.send(10, 100)
+        folder = self.one.world.settle(making)
+        for queue_id in (0, 1):
+            extension = self.log_of_queue(folder, queue_id, layout.CONSUME_QUEUE_EXT_DIR)
+            units = [unit for unit in layout.CQ_UNIT.iter_unpack(self.log_of_queue(folder, queue_id)) if unit[1]]
+            self.assertGreaterEqual(len(units), 15)
+            ends = []
+            for _, _, address in units:
+                size, tags_code, *_ = layout.CQ_EXT_UNIT.unpack_from(extension, address - layout.CQ_EXT_BASE)
+                self.assertEqual((size, tags_code), (layout.CQ_EXT_UNIT.size, 0))
+                ends.append(address - layout.CQ_EXT_BASE + size)
+            self.assertEqual(extension[ends[-1] :].strip(b"\0"), b"")
+
+    def log_of_queue(self, folder: str, queue_id: int, kind: str = layout.CONSUME_QUEUE_DIR) -> bytes:
+        path = f"{folder}/{kind}/T/{queue_id}"
         return b"".join(self.disk.read_whole(f"{path}/{name}") for name in self.disk.list_dir(path))
 
     def test_index_finds_messages_of_the_dump(self) -> None:

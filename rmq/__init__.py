@@ -20,25 +20,6 @@ Apache's says so in a line ``Java: Class#method``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 #: the name on the package index, where `rmq` means RabbitMQ
 DISTRIBUTION = "txrocketmq"
-
-if TYPE_CHECKING:
-    __version__: str
-else:
-
-    def __getattr__(name: str) -> str:
-        # Reading the metadata takes longer than the rest of a small program.
-        if name != "__version__":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            found = version(DISTRIBUTION)
-        except PackageNotFoundError:
-            found = "of unknown version (not installed)"
-        # An upgrade may replace the metadata under a running process.
-        globals()[name] = found
-        return found
+__version__ = "0.1.0"

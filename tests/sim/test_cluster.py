@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 
+import pytest
 from twisted.internet.defer import succeed
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -36,6 +37,7 @@ class PlanTests(ClusterCase):
         outcome = self.simulate(seed, plan, chaos_s=10)
         self.assertEqual(outcome.violations, [], "\n".join(outcome.lines()))
 
+    @pytest.mark.campaign  # left to trial
     def test_quiet(self) -> None:
         """Nothing goes wrong where nothing happens."""
         self.hold("quiet", 1)
@@ -52,6 +54,7 @@ class PlanTests(ClusterCase):
         """Partitions, slow ways and resets delay, and lose nothing."""
         self.hold("network", 2)
 
+    @pytest.mark.campaign  # left to trial
     def test_all(self) -> None:
         """Everything at once, with disks that are full, slow or broken, and clocks that jump."""
         self.hold("all", 11)

@@ -8,10 +8,14 @@ from collections.abc import Iterator
 from types import FunctionType, ModuleType
 from typing import Any
 
+import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.sim import checkers, lookups
 from tests.sim import test_checkers, test_lookups
+
+#: left to trial
+pytestmark = pytest.mark.campaign
 
 
 def functions_of(module: ModuleType) -> Iterator[tuple[Any, str, FunctionType]]:

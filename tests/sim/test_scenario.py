@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
+import pytest
 from twisted.logger import Logger
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -31,6 +32,8 @@ from rmq.store.store import MessageStore
 from rmq.wire.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, Flaw, RecordError
 from tests.sim.support import ASYNC_FLUSH, LOG_DIR, SYNC_MASTER, failure, image_of, message, options, seen
 
+#: left to trial: half a minute of small runs
+pytestmark = pytest.mark.campaign
 #: a failure of broker-a's master that may have taken anything
 ANYTHING = failure(at_s=1e9, end=1 << 40)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import unittest.mock
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +16,8 @@ from tests.goldens import unpack_store
 
 if TYPE_CHECKING:
     from rmq_audit.engine.engines import Engine
+
+JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @pytest.fixture(scope="session")
@@ -35,12 +39,14 @@ def spark_engine() -> Iterator[Engine]:
     """A Spark engine on two local cores."""
     from rmq_audit.engine.engines import EngineError
 
-    try:
-        from rmq_audit.engine.spark import OwnedSparkEngine
+    # Few queries are repeated so often that the second compiler of the JVM pays.
+    with unittest.mock.patch.dict(os.environ, PYSPARK_SUBMIT_ARGS=f"--driver-java-options '{JAVA}' pyspark-shell"):
+        try:
+            from rmq_audit.engine.spark import OwnedSparkEngine
 
-        engine = OwnedSparkEngine("local[2]")
-    except EngineError as error:
-        needs.missing(str(error))
+            engine = OwnedSparkEngine("local[2]")
+        except EngineError as error:
+            needs.missing(str(error))
     yield engine
     engine.close()
 

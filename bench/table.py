@@ -379,6 +379,7 @@ def question_rows() -> list[Row]:
     locked = json.dumps({"consumerGroup": "many", "clientId": "127.0.0.1@1", "mqSet": queues}).encode()
     questions: dict[str, tuple[int, dict[str, object], bytes]] = {
         f"lock {QUEUES} queues": (41, {}, locked),
+        "largest offset": (30, {"topic": SENT, "queueId": "@Q@"}, b""),
         "offset by time": (29, {"topic": FILLED, "queueId": "@Q@", "timestamp": 1}, b""),
         "message by its offset": (33, {"offset": 0}, b""),
         f"offsets of a topic, {QUEUES} queues": (202, {"topic": SENT}, b""),

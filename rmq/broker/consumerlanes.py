@@ -265,7 +265,7 @@ class LockLane:
         except fastjson.JsonError:
             return None
         self._kept_bytes += 3 * len(text)
-        if self._kept_bytes > MAX_KEPT_BYTES:
+        if self._kept_bytes > MAX_KEPT_BYTES or len(self._known) >= MAX_KNOWN:
             self._known.clear()
             self._kept_bytes = 3 * len(text)
         known = self._known[text] = [asked, None, b""]

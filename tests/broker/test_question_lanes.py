@@ -216,6 +216,14 @@ class QuestionLaneTests(SynchronousTestCase):
                 self.assertLess(sum(len(each[0][2] if code == 202 else each[2]) for each in kept), 4000)
         self.assertEqual([self.taken[202], self.taken[41]], [20, 20])
 
+    def test_known_locks_are_bounded(self) -> None:
+        """Other short bodies without end do not fill the memory either."""
+        self.patch(consumerlanes, "MAX_KNOWN", 3)
+        for number in range(8):
+            self.ask(41, None, b'{"consumerGroup":"g","clientId":"c%d","mqSet":[]}' % number)
+            self.assertLessEqual(len(self.lanes[41]._known), 3)
+        self.assertEqual(self.taken[41], 8)
+
     def test_a_disk_that_does_not_answer(self) -> None:
         """The ordinary way says what the disk says, and the next question is answered."""
         questions: list[tuple[int, dict[str, str]]] = [

@@ -345,7 +345,7 @@ class QueueSourceTests(SparkCase):
                 self.assertEqual(code, record.tags_code(tags or ""))
 
     @pytest.mark.campaign
-    def test_mistakes_are_told(self) -> None:
+    def test_mistakes_are_named(self) -> None:
         """A path that is no store, an unknown column, a queueId that is none: one sentence each."""
         from pyspark.errors import PySparkException
 

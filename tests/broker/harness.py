@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.endpoints import TCP4ClientEndpoint
 from twisted.internet.protocol import Factory, Protocol
+from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker.config import CONFIG_CLASSES, BrokerSetup
 from rmq.broker.service import BrokerService, build_broker
+from rmq.remoting.channel import Channel
 from rmq.runtime.config import load
 from rmq.runtime.disk.files import RealDisk
 from rmq.runtime.platform import Platform
@@ -181,6 +183,35 @@ class OneBroker:
             self.stop()
         assert self.node.leaks == [], self.node.leaks
         assert self.world.failures == [], self.world.failures
+
+
+class SidesCase(SynchronousTestCase):
+    """Two equal brokers of which the first has lanes; ``taken`` counts what those with ``codes`` answer."""
+
+    codes: Sequence[int]
+
+    def setUp(self) -> None:
+        self.sides = [OneBroker(seed=3) for _ in range(2)]
+        self.taken = dict.fromkeys(self.codes, 0)
+        lanes = self.sides[0].service.responders.chunk_lanes
+        self.lanes: dict[int, Any] = {code: lanes[code] for code in self.codes}
+        counted = {code: self._counted(code, lane) for code, lane in self.lanes.items()}
+        self.sides[0].service.responders.chunk_lanes = {**lanes, **counted}
+        self.sides[1].service.responders.chunk_lanes = {}
+
+    def _counted(self, code: int, lane: Any) -> Any:
+        def counting(data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
+            stop, count = lane(data, position, answers, channel)
+            self.taken[code] += count
+            return stop, count
+
+        counting.code = code  # type: ignore[attr-defined]
+        return counting
+
+    def tearDown(self) -> None:
+        for one in self.sides:
+            one.end()
+        self.flushLoggedErrors()
 
 
 def send_ext(topic: str = "T", *, queue_id: int = 0, props: str = "", **more: str) -> dict[str, str]:

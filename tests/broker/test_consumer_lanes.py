@@ -10,10 +10,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmq.broker import consumerlanes, sessions
 from rmq.broker.consumerlanes import CommitLane, HeartbeatLane, MembersLane, QueryLane
 from rmq.broker.sessions import Member
-from rmq.remoting.channel import Channel
 from rmq.wire.command import ONEWAY, RemotingCommand, encode_command
 from rmq.wire.frames import PREFIX
-from tests.broker.harness import OneBroker, heartbeat, send_ext
+from tests.broker.harness import OneBroker, SidesCase, heartbeat, send_ext
 from tests.needs import need_compiled
 from tests.otherclients import as_others_write
 from tests.remoting.peer import LeanTransport, Peer
@@ -146,34 +145,16 @@ class FillTests(SynchronousTestCase):
         self.assertRaises(OverflowError, fill, (b"", b""), b"", 1 << 63)
 
 
-class ConsumerLaneTests(SynchronousTestCase):
+class ConsumerLaneTests(SidesCase):
+    codes = CODES
+
     def setUp(self) -> None:
         need_compiled("rmq.store._pick")
-        self.sides = [OneBroker(seed=3) for _ in range(2)]
+        super().setUp()
         for one in self.sides:
             client = one.connect()
             client.ask(310, send_ext("T"))
             client.ask(34, body=heartbeat("me", "g", "T"))
-        self.taken = dict.fromkeys(CODES, 0)
-        lanes = self.sides[0].service.responders.chunk_lanes
-        self.lanes: dict[int, Any] = {code: lanes[code] for code in CODES}
-        counted = {code: self._counted(code, lane) for code, lane in self.lanes.items()}
-        self.sides[0].service.responders.chunk_lanes = {**lanes, **counted}
-        self.sides[1].service.responders.chunk_lanes = {}
-
-    def _counted(self, code: int, lane: Any) -> Any:
-        def counting(data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
-            stop, count = lane(data, position, answers, channel)
-            self.taken[code] += count
-            return stop, count
-
-        counting.code = code  # type: ignore[attr-defined]
-        return counting
-
-    def tearDown(self) -> None:
-        for one in self.sides:
-            one.end()
-        self.flushLoggedErrors()
 
     def test_same_answers(self) -> None:
         """Whatever is asked, in any pieces: answers, offsets and counters are those of the ordinary way."""

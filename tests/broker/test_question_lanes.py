@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-from typing import Any
-
-from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker import consumerlanes
 from rmq.broker.consumerlanes import LockLane
@@ -19,10 +16,9 @@ from rmq.broker.questionlanes import (
     OffsetByTimeLane,
     TopicStatsLane,
 )
-from rmq.remoting.channel import Channel
 from rmq.runtime.disk.error import DiskError
 from rmq.wire.command import ONEWAY, RemotingCommand, decode_commands, encode_command
-from tests.broker.harness import OneBroker, heartbeat, send_ext
+from tests.broker.harness import OneBroker, SidesCase, heartbeat, send_ext
 from tests.needs import need_compiled
 from tests.otherclients import as_others_write
 from tests.remoting.peer import Peer
@@ -88,18 +84,14 @@ def random_request(chance: random.Random, one: OneBroker) -> RemotingCommand:
     )
 
 
-class QuestionLaneTests(SynchronousTestCase):
+class QuestionLaneTests(SidesCase):
+    codes = CODES
+
     def setUp(self) -> None:
         need_compiled("rmq.store._pick", "rmq.store._record")
-        self.sides = [OneBroker(seed=3) for _ in range(2)]
+        super().setUp()
         for one in self.sides:
             one.connect().ask(310, send_ext("T"), b"first")
-        self.taken = dict.fromkeys(CODES, 0)
-        lanes = self.sides[0].service.responders.chunk_lanes
-        self.lanes: dict[int, Any] = {code: lanes[code] for code in CODES}
-        counted = {code: self._counted(code, lane) for code, lane in self.lanes.items()}
-        self.sides[0].service.responders.chunk_lanes = {**lanes, **counted}
-        self.sides[1].service.responders.chunk_lanes = {}
         self.connect()
 
     def connect(self) -> None:
@@ -107,20 +99,6 @@ class QuestionLaneTests(SynchronousTestCase):
         for peer in self.peers:  # the first bytes of a connection take the ordinary way
             peer.send(encode_command(RemotingCommand(30, ext_fields={"topic": "T", "queueId": "0"})))
             peer.received()
-
-    def _counted(self, code: int, lane: Any) -> Any:
-        def counting(data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
-            stop, count = lane(data, position, answers, channel)
-            self.taken[code] += count
-            return stop, count
-
-        counting.code = code  # type: ignore[attr-defined]
-        return counting
-
-    def tearDown(self) -> None:
-        for one in self.sides:
-            one.end()
-        self.flushLoggedErrors()
 
     def ask(self, code: int, ext: dict[str, str] | None = None, body: bytes | None = None) -> RemotingCommand:
         """Return the answer of the side with lanes, which is that of the other."""

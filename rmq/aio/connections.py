@@ -156,6 +156,8 @@ class Link(asyncio.Protocol):
         self._moved_s = self._loop.time()
         self._idle_timer: asyncio.TimerHandle | None = None
         self._unsent: list[bytes] = []
+        #: a frame was sent in this turn of the loop: what else is written waits for its end
+        self._in_turn = False
         self._heard = False
 
     @property
@@ -184,10 +186,14 @@ class Link(asyncio.Protocol):
         return answer
 
     def write(self, frame: bytes) -> None:
-        """Send a frame, with all others of this turn of the loop in one write."""
-        if not self._unsent:
-            self._loop.call_soon(self._flush)
-        self._unsent.append(frame)
+        """Send the first frame of a turn of the loop at once, the others of the turn in one write at its end."""
+        if self._in_turn:
+            self._unsent.append(frame)
+        else:
+            self._in_turn = True
+            self._loop.call_soon(self._end_turn)
+            self._unsent.append(frame)
+            self._flush()
 
     def close(self) -> None:
         self._flush()
@@ -198,6 +204,10 @@ class Link(asyncio.Protocol):
         """Close without waiting for what is not sent yet."""
         if self._transport is not None:
             self._transport.abort()
+
+    def _end_turn(self) -> None:
+        self._in_turn = False
+        self._flush()
 
     def _flush(self) -> None:
         frames, self._unsent = self._unsent, []

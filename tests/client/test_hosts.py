@@ -96,6 +96,42 @@ class AsyncioHostTests(host_contract.Contract):
 
         self.run_on_host(scenario)
 
+    def test_the_first_frame_of_a_turn_does_not_wait(self) -> None:
+        """The first request of a turn of the loop is written at once, the others together at the turn's end."""
+
+        async def main(loop: SimLoop) -> None:
+            peers: list[Peer] = []
+            writes: list[int] = []
+
+            def accept(transport: MemoryTransport) -> Peer:
+                peers.append(Peer(transport.deliver, transport.close))
+                write = transport.write
+
+                def noted(data: bytes) -> None:
+                    writes.append(data.count(b'"queueId"'))
+                    write(data)
+
+                transport.write = noted  # type: ignore[method-assign]
+                return peers[-1]
+
+            loop.listen[PORT] = accept
+            connections = AsyncioConnections(AsyncioHost(), lambda command: None, _answer, None)
+            header = QueueHeader(topic="T", queue_id=8)
+            await connections.tell(self.addr, GET_MAX_OFFSET, header, None)
+            for _ in range(2):
+                await asyncio.sleep(1)
+                writes.clear()
+                for _ in range(3):
+                    await connections.tell(self.addr, GET_MAX_OFFSET, header, None)
+                    self.assertEqual(writes, [1])
+                await asyncio.sleep(0)
+                self.assertEqual(writes, [1, 2])
+            await asyncio.sleep(1)
+            self.assertEqual(len(peers[0].got), 7)
+            await connections.close()
+
+        run(main)
+
     def test_nothing_is_left_after_a_close(self) -> None:
         """A close ends dials that hang, and connections to peers that do not read; then no task and timer is left."""
 

@@ -37,15 +37,18 @@ if TYPE_CHECKING:
 
 #: a slave reads so much at once: with Twisted's 64 KiB, two frames of Apache's size, catching up takes twice as long
 READ_BYTES = 1024 * 1024
-#: Apache's slaves dial every five seconds
-FIRST_S = 5.0
+#: the first pause between dials: a master that was restarted is back in one or two seconds
+FIRST_S = 1.0
+#: the longest where nothing accepts connections; Apache's slaves dial every five seconds
+LONGEST_ABSENT_S = 6.0
+#: the longest where connections are accepted and no valid frame follows
 LONGEST_S = 60.0
 #: random part of a pause, so that the slaves of one master do not all reconnect at once
 JITTER = 0.2
 
 
 class Backoff:
-    """Pauses of 5 s, 10 s, 20 s, 40 s, then up to a minute, each up to 20 % longer at random."""
+    """Pauses of 1 s, then twice as long, up to 6 s or a minute, each up to 20 % longer at random."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
@@ -55,11 +58,12 @@ class Backoff:
         """The master sent a valid frame: the next pause is the first one again."""
         self._failures = 0
 
-    def next_pause_s(self) -> float:
-        """Return the pause before the next attempt, in seconds."""
-        pause_s = min(FIRST_S * 2.0 ** min(self._failures, 10), LONGEST_S / (1.0 + JITTER))
-        self._failures += 1
-        return min(pause_s * (1.0 + JITTER * self._rng.random()), LONGEST_S)
+    def next_pause_s(self, longest_s: float) -> float:
+        """Return the pause before the next attempt, in seconds, at most ``longest_s``."""
+        pause_s, longest_base_s = FIRST_S * 2.0**self._failures, longest_s / (1.0 + JITTER)
+        if pause_s < longest_base_s:
+            self._failures += 1
+        return min(pause_s, longest_base_s) * (1.0 + JITTER * self._rng.random())
 
 
 class AppendableLog(typing.Protocol):
@@ -97,8 +101,9 @@ class Follower:
     """
     Follow the master at one address at a time.
 
-    After every end of a connection, whatever its reason, comes a pause and another attempt: 5 s at first, doubling to a
-    minute. A connection on which the master sent a valid frame resets the pause.
+    After every end of a connection, whatever its reason, comes a pause and another attempt: 1 s at first, doubling to
+    6 s where nothing accepts connections, to a minute where a connection brings no valid frame. A valid frame
+    resets it.
 
     Java: HAClient#run
     """
@@ -132,6 +137,7 @@ class Follower:
         self._log_end = self._agreed_until = 0
         self._ending: list[Deferred[None]] = []
         self._last_error = ""
+        self._absent = False
         self._seen_bytes = 0
         self._bytes_per_second = 0
         #: connections that were ended because of what the master sent
@@ -225,6 +231,7 @@ class Follower:
         self._log_end = self._commit_log.end_offset
         self._connection = connection
         self._last_error = ""
+        self._absent = False
         self._connected_ms = at_ms
         self._seen_bytes = 0
         flushed = None
@@ -280,6 +287,7 @@ class Follower:
 
     def attempt_failed(self, failure: Failure) -> None:
         """The master could not be reached."""
+        self._absent = True
         self._log_problem("dial", f"no connection: {failure.getErrorMessage()}")
 
     def closed(self, connection: SlaveConnection, why: str) -> None:
@@ -305,7 +313,7 @@ class Follower:
             )
 
     def _pause_s(self, _: float) -> float:
-        return self._backoff.next_pause_s()
+        return self._backoff.next_pause_s(LONGEST_ABSENT_S if self._absent else LONGEST_S)
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None

@@ -22,26 +22,34 @@ from tests.ha.memory_log import MemoryLog
 
 
 class BackoffTests(SynchronousTestCase):
-    def test_doubles_to_a_minute(self) -> None:
-        """Five seconds at first, then twice as long, at most a minute, each a little longer by chance."""
-        for seed in range(50):
-            backoff = Backoff(random.Random(seed))
-            pauses = [backoff.next_pause_s() for _ in range(8)]
-            for pause, base in zip(pauses, (5, 10, 20, 40, 50, 50, 50, 50), strict=True):
-                self.assertTrue(base <= pause <= min(base * 1.2, 60), f"seed {seed}: {pauses}")
+    def test_doubles(self) -> None:
+        """One second at first, then twice as long, up to the longest asked for, each a little longer by chance."""
+        for longest_s, bases in ((60.0, (1, 2, 4, 8, 16, 32, 50, 50)), (6.0, (1, 2, 4, 5, 5, 5, 5, 5))):
+            for seed in range(50):
+                backoff = Backoff(random.Random(seed))
+                pauses = [backoff.next_pause_s(longest_s) for _ in bases]
+                for pause, base in zip(pauses, bases, strict=True):
+                    self.assertTrue(base <= pause <= base * 1.2, f"seed {seed}: {pauses}")
+
+    def test_long_absence_is_no_refusal(self) -> None:
+        """The first connection that brings nothing is dialled again soon, however long the master was away."""
+        backoff = Backoff(random.Random(1))
+        for _ in range(1000):
+            backoff.next_pause_s(6.0)
+        self.assertLess(backoff.next_pause_s(60.0), 10)
 
     def test_health_begins_anew(self) -> None:
         """After a healthy connection the next pause is the first one."""
         backoff = Backoff(random.Random(1))
         for _ in range(5):
-            backoff.next_pause_s()
+            backoff.next_pause_s(60.0)
         backoff.reset()
-        self.assertLess(backoff.next_pause_s(), 6.001)
+        self.assertLess(backoff.next_pause_s(60.0), 1.201)
 
     def test_slaves_do_not_march_in_step(self) -> None:
         """Two slaves of one master come back at different times."""
         first, second = Backoff(random.Random(1)), Backoff(random.Random(2))
-        self.assertNotEqual(first.next_pause_s(), second.next_pause_s())
+        self.assertNotEqual(first.next_pause_s(60.0), second.next_pause_s(60.0))
 
 
 class RetryTests(SynchronousTestCase):

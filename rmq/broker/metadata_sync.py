@@ -210,18 +210,21 @@ class MetadataSync(Service):
         try:
             await step(master)
         except (RequestFailed, BadTable, OffsetsRefused, DiskError) as error:
-            if what not in self._failing:
-                self._log.error(
-                    "{what} sync from master {addr} failed, retry in {retry_s} s: {error}",
-                    what=what,
-                    addr=master,
-                    retry_s=PERIOD_S,
-                    error=error,
-                )
-            self._failing[what] = str(error)
+            self._failed(what, master, error)
         else:
             if self._failing.pop(what, None) is not None:
                 self._log.info("{what} sync from master {addr} recovered", what=what, addr=master)
+
+    def _failed(self, what: str, master: str | None, error: object) -> None:
+        if what not in self._failing:
+            self._log.error(
+                "{what} sync from master {addr} failed, retry in {retry_s} s: {error}",
+                what=what,
+                addr=master,
+                retry_s=PERIOD_S,
+                error=error,
+            )
+        self._failing[what] = str(error)
 
     def _is_current(self, master: str) -> bool:
         return bool(self.running) and self.master_addr == master
@@ -294,7 +297,7 @@ class MetadataSync(Service):
 
     def _not_written(self, failure: Failure) -> None:
         failure.trap(DiskError)
-        self._log.error("delay offsets could not be written, the next round tries again: {error}", error=failure.value)
+        self._failed("delay offsets", self.master_addr, failure.value)
 
     async def write_delay_offsets(self) -> None:
         """Write the next table if the log goes as far as the master's did, once it is on disk; DiskError."""

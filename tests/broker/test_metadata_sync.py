@@ -8,7 +8,9 @@ import tempfile
 from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
+from twisted.logger import ILogObserver, formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import provider
 
 from rmq.broker.groups import SubscriptionGroupTable
 from rmq.broker.metadata_sync import MetadataSync, vip_addr
@@ -433,6 +435,31 @@ class TroubleTests(MetadataSyncCase):
         self.net.run(4)
         self.assertEqual(list(self.sync.failing), ["topics"])
         self.assertIn("HaTopic", self.topics)
+
+    def test_delay_offsets_on_a_full_disk(self) -> None:
+        """The log is synced twice a second: one line says that delay offsets cannot be written, one that they can."""
+        path = f"{self.folder}/delayOffset.json"
+        lines: list[str] = []
+
+        @provider(ILogObserver)
+        def observe(event: Any) -> None:
+            if "delay offsets" in (line := formatEvent(event)):
+                lines.append(line)
+
+        globalLogPublisher.addObserver(observe)
+        self.addCleanup(globalLogPublisher.removeObserver, observe)
+        self.disk.make_dirs(path)
+        self.messages.end_offset = 999
+        self.master()
+        self.net.run(4)
+        self.messages.end_offset = 1000
+        for _ in range(5):
+            self.sync.log_flushed()
+            self.net.run(0.5)
+        self.assertIn("delay offsets sync from master", lines[0])
+        self.disk.delete_tree(path)
+        self.net.run(10)
+        self.assertEqual(lines[1:], [f"delay offsets sync from master {MASTER} recovered"])
 
 
 class AddressTests(SynchronousTestCase):

@@ -42,7 +42,7 @@ INVARIANTS: dict[str, tuple[str, Severity, int]] = {
     "CL-TAIL": ("no torn record at the end", Severity.WARN, 9),
     "CL-STALE": ("nothing lies after the end", Severity.INFO, 9),
     "RP-LAG": ("the slave has reached the master's end", Severity.WARN, 9),
-    "RP-BEGIN": ("the master has all messages that the slave begins with", Severity.INFO, 9),
+    "RP-BEGIN": ("both logs begin with the same message", Severity.INFO, 9),
     "RP-AHEAD": ("the slave's end is not beyond the master's", Severity.ERROR, 9),
     "QO-DUP": ("each queue offset is given once", Severity.ERROR, 5),
     "QO-GAP": ("queue offsets are consecutive", Severity.ERROR, 5),

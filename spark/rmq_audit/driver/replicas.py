@@ -235,19 +235,22 @@ class Replicas:
 
 def compare_begins(master: Log, slave: Log) -> list[Finding]:
     """
-    Return what the slave alone still has, because the master's log begins later.
+    Return what one side alone still has, because the other one's log begins later.
 
-    No error: each side deletes its old segments by its own clock. A slave that begins later joined later.
+    No error: each side deletes its old segments by its own clock, and an empty slave begins with the master's last one.
     """
-    begin, end = slave.start, min(master.start, slave.end)
-    if begin >= end or not master.store.segments or master.unknown(begin, end):
+    if slave.start < master.start:
+        first, later = slave, master
+        only, why = "slave", "The master's retention deleted them, or its first segments are lost"
+    else:
+        first, later = master, slave
+        only, why = "master", "The slave joined with an empty store, or it deleted them: promoted, it lacks them"
+    begin, end = first.start, min(later.start, first.end)
+    if begin >= end or not later.store.segments or later.unknown(begin, end):
         return []
-    text = (
-        f"the master begins at {master.start}, the slave at {begin}: messages before are on the slave only. The "
-        "master's retention deleted them, or its first segments are lost"
-    )
-    one = finding("RP-BEGIN", MASTER, phy_from=begin, phy_to=end, detail=text)
-    one.expected, one.actual = str(begin), str(master.start)
+    text = f"the {later.side} begins at {later.start}, the {only} at {begin}: messages before are on the {only} only. "
+    one = finding("RP-BEGIN", later.side, phy_from=begin, phy_to=end, detail=text + why)
+    one.expected, one.actual = str(begin), str(later.start)
     return [one]
 
 

@@ -129,7 +129,7 @@ def outcome_of(result: Result) -> Outcome:
     return Outcome(result.verdict.value, result.exit_status, result.findings)
 
 
-#: what is said of a legal difference: the master's retention deleted what the slave still has
+#: what is said of a legal difference: one side deleted, or never got, what the other still has at its begin
 REMARKS = frozenset({"RP-BEGIN"})
 
 

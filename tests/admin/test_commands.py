@@ -161,7 +161,7 @@ class HaStatusTests(AdminCase):
         )
         outcome = self.run_command(Answers(m=info), "haStatus", "-b", "m:1")
         self.assertEqual(outcome.status, 0)
-        for part in ("m:1: master", "replication lag 100 bytes, 1.5 s", "10.0.0.2:4711", "2 connections were refused"):
+        for part in ("m:1: master", "replication lag 100 bytes, 1.5 s", "10.0.0.2:4711", "2 connections were dropped"):
             self.assertIn(part, outcome.text)
         self.assertEqual(self.run_command(Answers(m=info), "haStatus", "-b", "m:1", "--maxLag", "100").status, 0)
         self.assertEqual(self.run_command(Answers(m=info), "haStatus", "-b", "m:1", "--maxLag", "99").status, 2)

@@ -108,7 +108,7 @@ def _lines(info: HARuntimeInfo) -> Iterator[str]:
     if not info.ha_connection_info:
         yield "    no slave is connected"
     if info.refused:
-        yield f"    {info.refused} connections were refused since the start, the last one: {info.last_refusal}"
+        yield f"    {info.refused} connections were dropped since the start, the last one: {info.last_refusal}"
 
 
 def _is_behind(info: HARuntimeInfo, most: int) -> bool:

@@ -1251,6 +1251,8 @@ cdef class SendBatch:
         if half != NULL:
             if delay != NULL or half_size != 4 or memcmp(half, b"true", 4) != 0 or self.half is None:
                 return None
+            if memmem(text, size, b"TIMER_DEL", 9) != NULL:  # what only 5.x's timer keeps, Python refuses
+                return None
             send.waits = True
             send.delay_ms = -1
             send.stored_id = 0

@@ -25,6 +25,7 @@ from rmq.store.store import MessageStore
 from rmq.wire.command import RemotingCommand
 from rmq.wire.record import (
     MAGIC_V1,
+    TIMER_PROPERTIES,
     TRANSACTION_MASK,
     Record,
     decode_offset_msg_id,
@@ -175,6 +176,15 @@ class EndTests(TransactionCase):
         self.one.world.run_for(5.5)
         (record,) = self.stored()
         self.assertEqual((record.body, record.sys_flag & TRANSACTION_MASK), (b"x", COMMIT))
+
+    def test_times_of_5_x(self) -> None:
+        """A half message with a time that only 5.x's timer can keep is refused like any other, by the fast path too."""
+        for key in ("K1", "K2", "K3"):
+            self.half(key)
+        for name in TIMER_PROPERTIES:
+            answer = self.ask_half("K4", b"x", **{name: "0"})
+            self.assertEqual(answer.code, 1, name)
+            self.assertIn(f"timerWheelEnable is false: {name}", answer.remark or "")
 
     def test_a_retry_is_no_transaction(self) -> None:
         """Clients before 4.6.1 send their own retries with TRAN_MSG and a delay: ordinary delayed messages."""

@@ -143,7 +143,7 @@ def reply(request: ReceivedMessage, body: bytes, message_id: str, more: Mapping[
     cluster = request.properties.get(PROPERTY_CLUSTER)
     if not cluster or not properties[PROPERTY_CORRELATION_ID] or not properties[PROPERTY_REPLY_TO_CLIENT]:
         raise ConfigurationError(f"{request} is no request: its sender waits for no reply")
-    properties |= {PROPERTY_MESSAGE_TYPE: "reply", PROPERTY_UNIQ_KEY: message_id, PROPERTY_WAIT: "true", **more}
+    properties |= {PROPERTY_MESSAGE_TYPE: "reply", PROPERTY_UNIQ_KEY: message_id, **more}
     text = encode_properties({name: value for name, value in properties.items() if value})
     return Outgoing(reply_topic(request), body, text, message_id, is_reply=True)
 

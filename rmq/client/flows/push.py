@@ -31,7 +31,7 @@ from rmq.wire.api.common import MessageQueue
 from rmq.wire.api.forwarding import CONSUME_MESSAGE_DIRECTLY, ConsumeResult
 from rmq.wire.api.sending import CONSUMER_SEND_MSG_BACK, SendBackHeader
 from rmq.wire.command import RemotingCommand, encode_reply
-from rmq.wire.record import decode_record
+from rmq.wire.record import PROPERTY_RETRY_TOPIC, decode_record
 
 Handler = Callable[[Any], Any]
 
@@ -370,7 +370,7 @@ class PushConsumer(Member):
             group=self._group,
             delay_level=level,
             origin_msg_id=message.message_id,
-            origin_topic=message.record.topic,
+            origin_topic=message.properties.get(PROPERTY_RETRY_TOPIC) or message.record.topic,
             max_reconsume_times=self._max_reconsume_times,
             bname=message.queue.broker_name,
         )

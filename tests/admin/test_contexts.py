@@ -162,6 +162,19 @@ CHANGES: list[tuple[str, ...]] = [
     ("acl", "whitelist", "10.0.0.*"),
 ]
 
+#: those of them that ask for no confirmation: they add something, or send messages and take them
+UNASKED = {
+    ("topic", "create"),
+    ("group", "create"),
+    ("produce", "orders"),
+    ("broker", "undrain"),
+    ("kv", "set"),
+    ("topic", "ping"),
+    ("cluster", "ping"),
+    ("broker", "ping"),
+    ("consume", "orders"),
+}
+
 #: requests that change nothing; everything else that a command sends has to go through `Call.change`
 ASKING = {
     RequestCode.GET_ROUTEINFO_BY_TOPIC,
@@ -193,8 +206,8 @@ class ChangeTests(ContextCase):
         changing = {name for name, one in COMMANDS.items() if one.changes}
         self.assertEqual(listed, changing - {"dlq resend", "message show"})
 
-    def test_dry_run(self) -> None:
-        """--dry-run prints the requests, asks for no confirmation and sends only questions."""
+    def requests(self) -> list[int]:
+        """Return a list of the codes of all requests from now on."""
         sent: list[int] = []
         invoke = RemotingClient.invoke
 
@@ -203,6 +216,20 @@ class ChangeTests(ContextCase):
             return invoke(client, addr, contract, *more, **settings)
 
         self.patch(RemotingClient, "invoke", watched)
+        return sent
+
+    def test_no_terminal(self) -> None:
+        """Without a terminal and --yes each that asks for a confirmation ends with 4, and has sent only questions."""
+        sent = self.requests()
+        for arguments in CHANGES:
+            if arguments[:2] not in UNASKED:
+                self.assertEqual(self.admin(*arguments).status, 4, arguments)
+        self.assertLessEqual(set(sent), ASKING)
+        self.assertEqual(self.data("topic", "list"), [{"topic": "orders"}])
+
+    def test_dry_run(self) -> None:
+        """--dry-run prints the requests, asks for no confirmation and sends only questions."""
+        sent = self.requests()
         for arguments in CHANGES:
             self.emitted.clear()
             result = self.admin(*arguments, "--dry-run")

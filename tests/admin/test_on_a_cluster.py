@@ -384,7 +384,7 @@ class TopicTests(ClusterCase):
         shown = self.data("topic", "show", "orders")
         self.assertEqual([(row["queue"], row["max_offset"], row["messages"]) for row in shown], [(0, 2, 2), (1, 1, 1)])
         self.assertRegex(shown[0]["last_message"], r"^\d{4}-\d\d-\d\dT.*Z$")
-        self.text("topic", "perm", "orders", "r")
+        self.text("topic", "perm", "orders", "r", "--yes")
         (row,) = self.data("topic", "route", "orders")
         self.assertEqual((row["read_queues"], row["perm"]), (2, "R--"))
         self.text("topic", "delete", "orders", "--yes")
@@ -1004,7 +1004,7 @@ class MessageTests(ClusterCase):
 
     def test_refused_send(self) -> None:
         """A topic without write permission: status 1 or 2, nothing is printed."""
-        self.text("topic", "perm", "orders", "r")
+        self.text("topic", "perm", "orders", "r", "--yes")
         result = self.admin("produce", "orders", "-m", "x")
         self.assertNotEqual(result.status, 0)
         self.assertIn("orders", result.err)

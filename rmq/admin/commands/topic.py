@@ -300,10 +300,11 @@ async def _order_conf(call: Call) -> str:
     changes=True,
 )
 async def topic_perm(call: Call) -> Outcome:
-    """Send the topic with its own queue numbers to each master of its route."""
+    """Send the topic with its own queue numbers to each master of its route. Status 4 when nobody confirms it."""
     options = call.options
     route = await route_of(call, options.topic)
     brokers = addresses_by_name(route.broker_datas)
+    call.confirm(f"topic {options.topic} is {perm_text(PERMS[options.perm])} from now on", options.topic)
     results = []
     for queue in sorted(route.queue_datas, key=lambda queue: queue.broker_name):
         addr = brokers.get(queue.broker_name)

@@ -236,8 +236,9 @@ class ConsumeQueue(QueueFiles):
         if not self.starts or at < self.starts[0]:
             return b""
         start = at - at % self.file_bytes
-        size = min(count * CQ_UNIT_BYTES, start + self.file_bytes - at, self._written - at)
-        return self._files.get(self.path(start)).read_at(at - start, size)
+        stop = min(at + count * CQ_UNIT_BYTES, start + self.file_bytes)
+        data = self._files.get(self.path(start)).read_at(at - start, min(stop, self._written) - at)
+        return data + self._buffer[: stop - self._written] if stop > self._written else data
 
     def read_block(self, queue_offset: int, count: int, most: int) -> bytes:
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,7 +14,9 @@ from rmq.broker.pulllane import PullLane
 from rmq.broker.service import BrokerService
 from rmq.sim.net import NetConditions
 from rmq.sim.node import Node
+from rmq.store.config import BrokerRole
 from rmq.store.messages import GetResult
+from rmq.store.store import MessageStore
 from rmq.wire.command import ONEWAY, RemotingCommand
 from rmq.wire.record import BatchEntry, encode_batch
 from tests.broker.harness import WALL_AHEAD_S, OneBroker, heartbeat, pull_ext, send_ext
@@ -28,10 +31,22 @@ GROUPS = "g", "h"
 PULLS = 10
 #: the peer of the slave
 AT_SLAVE = PEERS - 1
+#: tags of the messages of a batch
+BATCHES = "A", "AAA", "BAB", "ABBAAAAB"
+#: what pulls ask for; no message has the last two
+SUBSCRIPTIONS = (
+    ("*", "TAG"),
+    ("*", "TAG"),
+    ("A", "TAG"),
+    ("own = 5", "SQL92"),
+    ("TAGS = 'A'", "SQL92"),
+    ("Z", "TAG"),
+    ("own = 6", "SQL92"),
+)
 STORING = 36, 37, 310, 320
 HISTORIES = 300 if IS_CAMPAIGN else 1
 #: keys that may change while a broker runs, with values that differ for lanes
-KEYS = {
+KEYS: Mapping[str, Sequence[str]] = {
     "brokerPermission": "6642",
     "maxMessageSize": ("4194304", "300", "40"),
     "enablePropertyFilter": ("true", "true", "false"),
@@ -66,6 +81,14 @@ KEYS = {
 }
 
 
+#: keys of the next start, with values that differ for lanes; a slave of nobody takes no messages
+STARTS: Mapping[str, Sequence[str]] = {
+    "brokerRole": ("ASYNC_MASTER", "ASYNC_MASTER", "SYNC_MASTER", "SLAVE"),
+    "flushDiskType": ("ASYNC_FLUSH", "SYNC_FLUSH"),
+    "enableConsumeQueueExt": ("false", "false", "true"),
+}
+
+
 #: a slave asks for the topics also when a message is there before the topic is, which is a matter of milliseconds
 SLAVES_ASK = 21
 
@@ -94,30 +117,66 @@ class Both(Twins):
     """A broker with lanes and one without; both see the same requests, changes and times."""
 
     def __init__(self, test: SynchronousTestCase, seed: int, values: dict[str, str]) -> None:
-        self.waits = "brokerRole" in values
+        is_pair = "brokerRole" in values
         #: files are deleted, because the disk is full now and then
         self.deletes = values is DELETING
+        if not is_pair:
+            values = {**values, **self.other_values(random.Random(seed)), "brokerRole": "ASYNC_MASTER", "brokerId": "0"}
         self.brokers = [OneBroker(values, seed=5) for _ in range(2)]
         for one in self.brokers:  # both store in the same milliseconds: in the middle of one
             one.world.run_for(100.0005 - one.world.now_s)
-            if self.deletes:  # slowly: requests come between the deletion of a file of the log and that of the queues'
-                one.node.disk.healthy_sync_s = one.node.disk.sync_s = (0.1, 0.1)
+            # slowly: requests come between the deletion of a file of the log and that of the queues'
+            sync_s = 0.1 if self.deletes else 0.01 if is_pair else 0.0001
+            one.node.disk.healthy_sync_s = one.node.disk.sync_s = (sync_s, sync_s)
         #: with SYNC_MASTER, and the last peer is connected to them
         self.slaves: list[SlaveOf] = []
-        if "brokerRole" in values:
+        if is_pair:
             for one in self.brokers:  # what is sent together arrives together: lanes may send it in one piece
                 one.net.conditions = NetConditions(latency_s=(0.001, 0.001), give_up_s=(30.0, 30.0), shredded=0.0)
-                one.node.disk.healthy_sync_s = one.node.disk.sync_s = (0.01, 0.01)
                 self.slaves.append(SlaveOf(one))
                 one.world.run_for(1.0)
-            remove_lanes(self.slaves[1].service.responders)
-            check_reads(self.slaves[1])
-        check_reads(self.brokers[1])
+        self._without_lanes()
         super().__init__(test, seed, [one.service for one in self.brokers])
         #: where messages were stored: offset of the log, and the answer to each half message
         self.places: list[int] = [0]
         self.halves: list[RemotingCommand] = []
         self.half_opaques: set[int] = set()
+
+    @property
+    def flushes(self) -> bool:
+        """Whether messages are seen and answered when they are on disk: several fsyncs later, or one with lanes."""
+        return self.brokers[0].service.setup.store.is_sync_flush
+
+    def other_values(self, chance: random.Random) -> dict[str, str]:
+        """Return values for the next start."""
+        values = {key: chance.choice(KEYS[key]) for key in chance.sample(sorted(KEYS), k=3)}
+        values |= {key: chance.choice(choices) for key, choices in STARTS.items()}
+        values["brokerId"] = "1" if values["brokerRole"] == "SLAVE" else "0"
+        if self.deletes:  # slow fsyncs would have messages delivered at other times
+            del values["flushDiskType"]
+        return values
+
+    def _without_lanes(self) -> None:
+        """Let the second of each take the ordinary way."""
+        for ordinary in (*self.brokers[1:], *self.slaves[1:]):
+            remove_lanes(ordinary.service.responders)
+            check_reads(ordinary)
+
+    def restart(self, values: dict[str, str], *, ends: str) -> None:
+        """Stop or kill both, and start them with other values."""
+        self.history.append(f"restart {ends} {values}")
+        for one in self.brokers:
+            one.node.disk.recover()
+            one.node.kill() if ends == "killed" else one.stop()
+        latest_s = max(one.world.now_s for one in self.brokers)
+        for one in self.brokers:
+            one.world.run_for(round(latest_s, 3) + 0.0015 - one.world.now_s)
+            one.values |= values
+            one.start()
+        self._without_lanes()
+        self.compare()
+        self.run(1.0)
+        self.peers = [self.connect(number) for number in range(PEERS)]
 
     def services_of(self, number: int) -> Sequence[BrokerService]:
         ones: Sequence[OneBroker] = self.slaves if self.slaves and number == AT_SLAVE else self.brokers
@@ -142,20 +201,28 @@ class Both(Twins):
     def send(self, *requests: tuple[int, RemotingCommand]) -> None:
         """Send requests of peers (their numbers) in one turn; those of one peer in one chunk."""
         frames = []
-        one_write = len(self.brokers[0].service.polls) or any(command.code in (11, 361) for _, command in requests)
-        stores = 0
+        pulls = any(command.code in (11, 361) for _, command in requests)
+        one_write = pulls or len(self.brokers[0].service.polls)
+        stored: list[object] = []
         for number, command in requests:
             if not self.is_up(number):
                 continue
-            stores += command.code in STORING
-            if one_write and command.code in STORING and (stores > 1 or command.code == 320):
-                continue  # what is stored together wakes a held pull once
+            if command.code == 37 and self.flushes and len(requests) > 1:
+                continue  # the responder stores the second record when the first is on disk
+            if one_write and command.code in STORING:
+                ext = command.ext_fields
+                queue = (ext["b"], ext["e"]) if command.code == 310 and not pulls else None
+                if command.code == 320 or (stored and (None in (queue, *stored) or queue in stored)):
+                    continue  # what is stored together wakes a held pull once, but one of another queue, too
+                stored.append(queue)
             frames.append((number, self.encode(number, command)))
             if "TRAN_MSG" in command.ext_fields.get("i", ""):
                 self.half_opaques.add(command.opaque)
         self.deliver(*frames)
 
     def run(self, seconds: float) -> None:
+        if seconds:  # delays that end in the same millisecond end in any order
+            seconds += self.chance.randrange(40) / 1000
         self.history.append(f"run {seconds}")
         for one in self.brokers:
             one.world.run_for(seconds)
@@ -243,7 +310,7 @@ class History:
             (self.single, self.batch, self.half, self.ending, self.back, self.pull, self.commit, self.ask, self.member),
             (14, 4, 5, 6, 5, 30, 6, 6, 8),
         )[0]
-        if self.both.waits and kind in (self.half, self.ending, self.back):
+        if self.both.slaves and kind in (self.half, self.ending, self.back):
             kind = self.single  # what the broker stores itself has other times there
         command = kind()
         if command.code in (15, 36, 37, 310) and chance.random() < 0.1:
@@ -257,7 +324,7 @@ class History:
         chance = self.chance
         props = chance.choice(
             ("", "TAGS\x01A", "TAGS\x01B\x02KEYS\x01k", "TAGS\x01A\x02own\x015", "DELAY\x011", "DELAY\x012")[
-                : 4 if self.both.waits else 6
+                : 4 if self.both.slaves else 6
             ]
         )
         ext = send_ext(self.topic(), queue_id=chance.choice((0, 0, 1, 2, 3)), props=props)
@@ -266,7 +333,8 @@ class History:
     def batch(self) -> RemotingCommand:
         chance = self.chance
         ext = send_ext(self.topic(), queue_id=chance.choice((0, 1, 2)), m="true")
-        body = encode_batch([BatchEntry(b"y" * chance.choice((1, 30)), "TAGS\x01A", 0)] * chance.choice((1, 3, 8)))
+        entries = [BatchEntry(b"y" * chance.choice((1, 30)), f"TAGS\x01{tag}", 0) for tag in chance.choice(BATCHES)]
+        body = encode_batch(entries)
         return RemotingCommand(320, version=409, ext_fields=ext, body=body)
 
     def half(self) -> RemotingCommand:
@@ -297,14 +365,14 @@ class History:
         topic, queue_id = ext["topic"], chance.choice((0, 0, 1, 2))
         store = self.both.brokers[0].service.store
         low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
-        offset = chance.choice((low, high, high, max(0, high - 1), max(0, high - 3), low + 1, 0))
+        offset = chance.choice((low, high, high, high, max(0, high - 1), max(0, high - 3), low + 1, 0, high + 1))
         numbers = {"queueId": queue_id, "queueOffset": offset, "commitOffset": chance.choice((0, offset))}
         return RemotingCommand(code, version=409, ext_fields=ext | {key: str(value) for key, value in numbers.items()})
 
     def _new_pull(self) -> tuple[int, dict[str, str]]:
         """Return what one consumer repeats."""
         chance = self.chance
-        subscription, kind = chance.choice((("*", "TAG"), ("A", "TAG"), ("own = 5", "SQL92"), ("TAGS = 'A'", "SQL92")))
+        subscription, kind = chance.choice(SUBSCRIPTIONS)
         return chance.choice((11, 11, 361)), pull_ext(
             chance.choice(("T", "T", "U", "%RETRY%g")),
             group=chance.choice(GROUPS),
@@ -312,7 +380,8 @@ class History:
             subscription=subscription,
             expressionType=kind,
             subVersion=str(chance.choice((0, 0, 4))),
-            suspendTimeoutMillis=chance.choice(("15000", "300")),
+            suspendTimeoutMillis=chance.choice(("15000", "15000", "300")),
+            maxMsgNums=chance.choice(("32", "32", "1", "2")),
         )
 
     def _queue(self) -> dict[str, str]:
@@ -365,11 +434,35 @@ class History:
         self.said.append(body)
         return RemotingCommand(34, version=409, body=body)
 
+    def crowd(self, topic: str) -> None:
+        """Have pulls wait at the ends of queues for what one turn stores there."""
+        chance, both = self.chance, self.both
+        queues = chance.choice(("0000", "0012", "0123"))
+        code, ext = chance.choice(self.pulls)
+        ext = ext | {"topic": topic, "sysFlag": "6"}
+        if chance.random() < 0.7:
+            ext |= {"subscription": "*", "expressionType": "TAG"}
+        pulls = []
+        for number, queue_id in enumerate(queues):
+            offset = str(both.brokers[0].service.store.max_offset(topic, int(queue_id)))
+            more = {"queueId": queue_id, "queueOffset": offset}
+            if chance.random() < 0.3:
+                more |= {"maxMsgNums": "1"}
+            elif chance.random() < 0.3:
+                more |= {"subscription": "A", "expressionType": "TAG"}
+            pulls.append((number, RemotingCommand(code, version=409, ext_fields=ext | more)))
+        both.send(*pulls)
+        sends = [(number, self.single()) for number in range(PEERS)]
+        for (_, command), queue_id in zip(sends, queues, strict=False):
+            command.ext_fields = {**(command.ext_fields or {}), "b": topic, "e": queue_id}
+        both.send(*sends)
+
     # changes
 
     def change(self) -> None:
         chance, both = self.chance, self.both
-        kind = 16 if (both.deletes or both.slaves) and chance.random() < 0.3 else chance.randrange(17)
+        kinds = 17 if both.slaves else 19
+        kind = 16 if (both.deletes or both.slaves) and chance.random() < 0.3 else chance.randrange(kinds)
         number = chance.randrange(PEERS)
         if kind < 4:
             ext = {"topic": chance.choice((*TOPICS, "%RETRY%g")), "defaultTopic": "TBW102"}
@@ -378,7 +471,17 @@ class History:
             ext |= {"topicFilterType": chance.choice(("SINGLE_TAG", "SINGLE_TAG", "MULTI_TAG"))}
             both.send((number, RemotingCommand(17, ext_fields=ext)))
         elif kind < 6:
-            both.send((number, RemotingCommand(215, ext_fields={"topic": chance.choice((*TOPICS, "%RETRY%g"))})))
+            topic = chance.choice((*TOPICS, "%RETRY%g"))
+            both.send((number, RemotingCommand(215, ext_fields={"topic": topic})))
+            # topics of the same name, whose queues begin at 0 again
+            for _ in range(0 if both.slaves else chance.choice((0, 2))):
+                both.run(0.5)
+                ext = {"topic": topic, "readQueueNums": "4", "writeQueueNums": "4", "perm": "6", "topicSysFlag": "0"}
+                ext |= {"defaultTopic": "TBW102", "order": "false", "topicFilterType": "SINGLE_TAG"}
+                both.send((number, RemotingCommand(17, ext_fields=ext)))
+                self.crowd(topic)
+                both.run(0.1)
+                both.send((number, RemotingCommand(215, ext_fields={"topic": topic})))
         elif kind < 8:
             body = (
                 f'{{"groupName":"{chance.choice(GROUPS)}","consumeEnable":{chance.choice(("true", "true", "false"))},'
@@ -409,8 +512,15 @@ class History:
             code = chance.choice((306, 316, 329, 314))
             ext = {"srcGroup": "g", "destGroup": "h", "topic": "T", "offline": "true"} if code == 314 else {}
             both.send((number, RemotingCommand(code, ext_fields=ext)))
-        else:
+        elif kind == 16:
             self.outside()
+        else:
+            self.restart()
+
+    def restart(self) -> None:
+        """Start with other values, of which many count from the next start on only."""
+        chance, both = self.chance, self.both
+        both.restart(both.other_values(chance), ends=chance.choice(("killed", "stopped")))
 
     def outside(self) -> None:
         """What no request of a client does."""
@@ -441,6 +551,8 @@ class History:
         chance, both = self.chance, self.both
         if chance.random() < 0.12:
             self.change()
+        elif not both.slaves and chance.random() < 0.1:
+            self.crowd(chance.choice(TOPICS[:2]))
         elif chance.random() < 0.6:
             number = chance.randrange(PEERS)
             both.send(*((number, self.request()) for _ in range(chance.choice((1, 1, 2, 5)))))
@@ -448,8 +560,10 @@ class History:
             numbers = chance.sample(range(PEERS), k=chance.randrange(2, PEERS + 1))
             kind = self.request().code
             both.send(*((number, self._like(kind)) for number in numbers))
-        both.run(chance.choice((0.0, 0.0, 0.05, 0.05, 0.3, 6.0 if both.slaves and chance.random() < 0.5 else 2.0)))
-        for answer in both.compare():
+        seconds = chance.choice((0.0, 0.0, 0.05, 0.05, 0.3, 6.0 if both.slaves and chance.random() < 0.5 else 2.0))
+        at_once = both.compare()
+        both.run(max(seconds, 0.1) if both.flushes else seconds)
+        for answer in at_once + both.compare():
             place = answer.ext_fields.get("msgId") if answer.ext_fields else None
             if place:
                 for one in place.split(","):
@@ -488,14 +602,19 @@ class LanesAndChangesTests(SynchronousTestCase):
         """Answers, tables and files are the same with lanes and without, whatever changes between requests."""
         for values in VALUES, DELETING, PAIR:
             for seed in range(SEED, SEED + HISTORIES):
-                replay(self, seed, values, 100)
+                replay(self, seed, values, 80)
 
     def test_planted_differences(self) -> None:
-        """Pulls that are not checked again, a queue that keeps its beginning, and sends that do not wait are found."""
+        """
+        Faults are found: pulls that are not checked again, a queue that keeps its beginning, sends that do not wait
+        for slaves or for the disk, queues with extensions that get units without.
+        """
         for values, steps, seed, where, name, fault in (
-            (VALUES, 300, 2, PullLane, "_has_other_terms", lambda _: False),
+            (VALUES, 150, 0, PullLane, "_has_other_terms", lambda _: False),
             (DELETING, 150, 1, PullLane, "_not_found", _of_a_whole_queue),
             (PAIR, 150, 0, lanes, "answers_at_once", lambda _: True),
+            (VALUES, 100, 2, lanes, "answers_at_once", lambda config: config.broker_role is BrokerRole.ASYNC_MASTER),
+            (VALUES, 100, 1, MessageStore, "ordinary_queue", lambda store, *place: store._queues.get(*place)),
         ):
             patch = self.patch(where, name, fault)
             self.assertRaises(self.failureException, replay, self, seed, values, steps)

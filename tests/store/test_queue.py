@@ -97,9 +97,11 @@ class AppendTests(QueueCase):
         self.queue.write()
         self.fill(3, 12)
         self.assertEqual(self.units(), [(n * 100, 50, n) for n in range(12)])
-        self.assertEqual(len(self.queue.read(1, 10)), 2 * 20, "not over what is written")
+        places = [(at, count) for at in range(3) for count in (1, 2, 3, 10)]
+        before = [self.queue.read(*place) for place in places]
         self.assertEqual(len(self.queue.read(3, 100)), 9 * 20)
         self.queue.write()
+        self.assertEqual([self.queue.read(*place) for place in places], before)
         self.assertEqual(len(self.queue.read(1, 10)), 4 * 20, "not over the end of a file")
         self.assertEqual(self.queue.read(12, 1), b"")
         self.assertEqual(self.queue.read(-1, 1), b"")
@@ -195,15 +197,15 @@ class LoadTests(QueueCase):
         self.assertEqual(self.queue.end, 7)
 
     def test_kept_units_are_of_the_files(self) -> None:
-        """Units of files are kept for the next reads, units that wait for their write are not; a cut forgets them."""
+        """Units of files are kept for the next reads, with those of a file that wait for their write; a cut forgets."""
         self.fill(0, 4)
         self.assertEqual(len(self.queue.read_block(1, 2, 9)), 2 * CQ_UNIT.size)
         self.assertEqual(self.queue.block, b"")
         self.queue.write()
         self.fill(4, 7)
         units = self.queue.read_block(1, 2, 9)
-        self.assertEqual((units, self.queue.block, self.queue.block_offset), (self.queue.read(1, 3), units, 1))
-        self.assertEqual(len(units), 3 * CQ_UNIT.size)
+        self.assertEqual((units, self.queue.block, self.queue.block_offset), (self.queue.read(1, 4), units, 1))
+        self.assertEqual(len(units), 4 * CQ_UNIT.size)
         self.queue.cut(200)
         self.assertEqual(self.queue.block, b"")
 

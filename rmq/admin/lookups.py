@@ -76,14 +76,19 @@ async def members(call: Call) -> list[str]:
 
 def masters_of(call: Call, groups: Mapping[str, Mapping[int, str]]) -> list[str]:
     """Return the masters of :func:`broker_groups`, and name the groups without one; NotFound when none has one."""
+    if masters := present_masters(call, groups):
+        return masters
+    raise NotFound("the cluster has no master")
+
+
+def present_masters(call: Call, groups: Mapping[str, Mapping[int, str]]) -> list[str]:
+    """Return the masters of :func:`broker_groups`, and name the groups without one."""
     masters = []
     for name, addrs in groups.items():
         if MASTER_ID in addrs:
             masters.append(addrs[MASTER_ID])
         else:
             call.terminal.warn(f"rmq-admin: {name} has no master, its slaves: {', '.join(addrs.values())}")
-    if not masters:
-        raise NotFound("the cluster has no master")
     return masters
 
 

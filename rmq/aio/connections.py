@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rmq.client.host import Answer, Prepare
 from rmq.errors import CLOSED_PLAIN, CLOSED_TLS, RequestFailed, RequestTimeout, Unreachable, with_advice
+from rmq.wire.codes import named
 from rmq.wire.command import ONEWAY, RemotingCommand, decode_command, encode_command
 from rmq.wire.contract import Contract
 from rmq.wire.correlator import Correlator, TooManyWaiting
@@ -72,7 +73,8 @@ class AsyncioConnections:
                 async with asyncio.timeout(timeout_s):
                     link = await self._dial(addr)
             except TimeoutError:
-                text = f"{addr} could not be asked for request {contract.code} within {timeout_s:g} s: still dialling"
+                asked = f"{addr} could not be asked for request {named(contract.code)}"
+                text = f"{asked} within {timeout_s:g} s: still dialling"
                 raise RequestTimeout(addr, text) from None
             timeout_s = max(0.0, timeout_s - (self.host.seconds() - began))
         command = request_command(contract, header, body, opaque=0)
@@ -234,7 +236,7 @@ class Link(asyncio.Protocol):
         self._timer = None
         for code, timeout_s, answer in self._calls.expire(self._loop.time()):
             if not answer.done():
-                text = f"{self.addr} did not answer request {code} within {timeout_s:g} s"
+                text = f"{self.addr} did not answer request {named(code)} within {round(timeout_s, 3):g} s"
                 answer.set_exception(RequestTimeout(self.addr, text))
         if (deadline := self._calls.next_deadline()) is not None:
             self._arm(deadline)
@@ -283,7 +285,7 @@ class Link(asyncio.Protocol):
         why = CLOSED_PLAIN if unheard else with_advice(str(error or ""))
         for code, _, answer in self._calls.close():
             if not answer.done():
-                text = f"the connection to {self.addr} closed before request {code} was answered"
+                text = f"the connection to {self.addr} closed before request {named(code)} was answered"
                 answer.set_exception(Unreachable(self.addr, f"{text}: {why}" if why else text))
         if not self.lost.done():
             self.lost.set_result(None)
@@ -311,4 +313,4 @@ def encode_frame(addr: str, command: RemotingCommand) -> bytes:
     try:
         return encode_command(command)
     except ProtocolError as error:
-        raise RequestFailed(addr, f"request {command.code} cannot be sent: {error}") from error
+        raise RequestFailed(addr, f"request {named(command.code)} cannot be sent: {error}") from error

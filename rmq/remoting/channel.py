@@ -17,6 +17,7 @@ from twisted.logger import Logger
 from rmq.errors import RequestFailed, RequestTimeout, Unreachable
 from rmq.remoting.limits import DEFAULT_LIMITS, RemotingLimits
 from rmq.runtime.clock import DeadlineTimer
+from rmq.wire.codes import named
 from rmq.wire.command import ONEWAY, RemotingCommand, encode_command
 from rmq.wire.contract import Contract
 from rmq.wire.correlator import Correlator, TooManyWaiting
@@ -163,7 +164,7 @@ class Channel:
             command = request_command(contract, header, body, opaque=0)
             done = self.request(command, timeout_ms=timeout_ms)
         except ProtocolError as error:
-            return fail(RequestFailed(self.peer, f"request {contract.code} cannot be sent: {error}"))
+            return fail(RequestFailed(self.peer, f"request {named(contract.code)} cannot be sent: {error}"))
         return done.addCallback(lambda answer: read_response(contract, answer, self.peer))
 
     def request(self, command: RemotingCommand, *, timeout_ms: float) -> Deferred[RemotingCommand]:
@@ -268,7 +269,8 @@ class Channel:
         for call in self._calls.close():
             call.done.errback(
                 Unreachable(
-                    self.peer, f"the connection to {self.peer} closed before request {call.code} was answered: {reason}"
+                    self.peer,
+                    f"the connection to {self.peer} closed before request {named(call.code)} was answered: {reason}",
                 )
             )
 
@@ -283,7 +285,7 @@ class Channel:
 
     def _expire(self, now_s: float) -> None:
         for call in self._calls.expire(now_s):
-            text = f"{self.peer} did not answer request {call.code} within {call.timeout_ms:.0f} ms"
+            text = f"{self.peer} did not answer request {named(call.code)} within {call.timeout_ms:.0f} ms"
             call.done.errback(RequestTimeout(self.peer, text))
 
 

@@ -32,6 +32,7 @@ from rmq.remoting.protocol import RemotingProtocol, why_lost
 from rmq.remoting.responders import ResponderTable
 from rmq.runtime.platform import Platform, split_addr
 from rmq.runtime.tls.context import ClientTls, is_no_tls, loss_text
+from rmq.wire.codes import named
 from rmq.wire.command import RemotingCommand
 from rmq.wire.contract import Contract
 from rmq.wire.exchange import Response
@@ -129,7 +130,9 @@ class RemotingClient(Service):
         deadline = clock.seconds() + timeout_ms / 1000
 
         def expired(_result: object, _timeout: float) -> Failure:
-            text = f"{addr} could not be asked for request {contract.code} within {timeout_ms:g} ms: still dialling"
+            text = (
+                f"{addr} could not be asked for request {named(contract.code)} within {timeout_ms:g} ms: still dialling"
+            )
             return Failure(RequestTimeout(addr, text))
 
         def ask(opened: Channel) -> Deferred[Response[RH, RB]]:

@@ -202,6 +202,14 @@ class RequestCode(IntEnum):
     EXPLAIN_ROUTE = 9701
 
 
+def named(request_code: int) -> str:
+    """Return a request code with its name: "907 (GET_BROKER_HA_STATUS)"; of an unknown one the number."""
+    try:
+        return f"{request_code} ({RequestCode(request_code).name})"
+    except ValueError:
+        return str(request_code)
+
+
 class ResponseCode(IntEnum):
     """What became of a request; negative ones never leave a 5.x client."""
 

@@ -13,6 +13,7 @@ import msgspec
 
 from rmq.errors import BadAnswer, Refused
 from rmq.wire import fastjson
+from rmq.wire.codes import named
 from rmq.wire.command import RemotingCommand
 from rmq.wire.contract import Contract
 from rmq.wire.extfields import BadField, encode_ext
@@ -69,7 +70,7 @@ def read_response(contract: Contract[Any, Any, RH, RB], answer: RemotingCommand,
         elif contract.reply_body is not None:
             body = fastjson.decode(answer.body or b"{}", contract.reply_body)
     except BadField as error:
-        raise BadAnswer(addr, f"{addr} answered request {contract.code} badly: {error.text}") from error
+        raise BadAnswer(addr, f"{addr} answered request {named(contract.code)} badly: {error.text}") from error
     except fastjson.JsonError as error:
-        raise BadAnswer(addr, f"{addr} answered request {contract.code} with a bad body: {error}") from error
+        raise BadAnswer(addr, f"{addr} answered request {named(contract.code)} with a bad body: {error}") from error
     return Response(header, body, answer.code, answer.remark, answer.ext_fields)

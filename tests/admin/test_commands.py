@@ -31,7 +31,7 @@ class Answers:
         self, addr: str, contract: Contract[Any, Any, Any, Any], header: Any, body: Any, *, timeout_ms: float
     ) -> Deferred[Any]:
         self.asked += 1
-        server = self.servers[addr]
+        server = self.servers.get(addr, Unreachable(addr, f"cannot connect to {addr}"))
         if isinstance(server, Exception):
             return fail(server)
         if isinstance(server, HARuntimeInfo):
@@ -202,6 +202,24 @@ class HaStatusTests(AdminCase):
             assert outcome is not None
             self.assertEqual((outcome.status, "".join(lines)), (status, line))
             self.assertEqual("1 of 2 registered slaves not connected" in outcome.text, len(others) == 2 and not line)
+
+    def test_master_away(self) -> None:
+        """The slaves of a master that does not answer, or is not registered, are asked how far they came."""
+        way = HAClientInfo(master_addr="10.0.0.1:10912", max_offset=77, activated=False, last_error="no connection")
+        slave = HARuntimeInfo(master=False, ha_client_runtime_info=way)
+        for brokers, status, failed in (
+            ([("a", 0, "m:1"), ("a", 1, "s:1")], 0, ["m:1"]),
+            ([("a", 1, "s:1")], 2, []),
+            ([("a", 0, "m:1"), ("a", 1, "s:1"), ("a", 2, "t:1")], 0, ["m:1", "t:1"]),
+        ):
+            talk = Talk(self.mktemp())
+            for name, broker_id, addr in brokers:
+                header = structs.replace(HEADER, broker_name=name, broker_id=broker_id, broker_addr=addr)
+                talk.ask(REGISTER_BROKER, header, body("T"))
+            outcome = self.run_command(Answers(n=talk, s=slave), "ha", "status", "-n", "n:1")
+            self.assertEqual((outcome.status, [one.addr for one in outcome.failures]), (status, failed))
+            self.assertIn("s:1: slave", outcome.text)
+            self.assertIn("log ends at 77", outcome.text)
 
 
 class AddressTests(SynchronousTestCase):

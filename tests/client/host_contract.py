@@ -421,6 +421,7 @@ class Contract(SynchronousTestCase):
             kinds = [type(error) for error in errors]
             self.assertEqual(kinds, [Unreachable, RequestTimeout, Refused, Unreachable, BadAnswer])
             self.assertIn("tls.server.mode=enforcing", str(errors[0]))
+            self.assertIn("did not answer request 30 (GET_MAX_OFFSET) within ", str(errors[1]))
             nowhere = self.addr.replace(str(PORT), "999")
             for waiting in (
                 connections.ask(nowhere, GET_MAX_OFFSET, ASK, None, timeout_s=3),

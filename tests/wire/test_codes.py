@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.wire.codes import MQ_VERSION, LanguageCode, RequestCode, ResponseCode, version_desc
+from rmq.wire.codes import MQ_VERSION, LanguageCode, RequestCode, ResponseCode, named, version_desc
 
 
 class CodesTests(SynchronousTestCase):
@@ -17,6 +17,10 @@ class CodesTests(SynchronousTestCase):
         self.assertEqual(ResponseCode.TOPIC_NOT_EXIST, 17)
         self.assertEqual(ResponseCode.FLUSH_SLAVE_TIMEOUT, 12)
         self.assertEqual(LanguageCode.NODE_JS, 13)
+
+    def test_names(self) -> None:
+        """A request code has its name beside it, an unknown one none."""
+        self.assertEqual((named(907), named(92_002)), ("907 (GET_BROKER_HA_STATUS)", "92002"))
 
     def test_names_are_unique(self) -> None:
         """No number has two names, so that a log line names one thing."""

@@ -18,7 +18,7 @@ from rmq.admin.command import (
     command,
     only_mqadmin,
 )
-from rmq.admin.lookups import ask_all, broker_groups, masters_of
+from rmq.admin.lookups import ask_all, broker_groups, present_masters
 from rmq.wire.api.common import MASTER_ID
 from rmq.wire.api.replication import GET_BROKER_HA_STATUS, HARuntimeInfo
 
@@ -38,26 +38,36 @@ from rmq.wire.api.replication import GET_BROKER_HA_STATUS, HARuntimeInfo
     only_mqadmin("-i", "--interval", dest="watch", type=float, metavar="SECONDS", help="as --watch"),
 )
 async def ha_status(call: Call) -> Outcome:
-    """Ask each broker; Apache 4.9 does not know the request."""
+    """Ask each broker, of a cluster the masters, and the slaves of those that are away; Apache 4.9 does not answer."""
     texts, found = [], {}
     given, most = call.options.brokerAddr, call.options.maxLag
     groups = {} if given else await broker_groups(call)
     #: slaves of each master
     registered = {addrs[MASTER_ID]: len(addrs) - 1 for addrs in groups.values() if MASTER_ID in addrs}
     is_bad = len(registered) < len(groups)
-    brokers = given or masters_of(call, groups)
+    brokers = given or present_masters(call, groups)
     answers, failures = await ask_all(call, brokers, GET_BROKER_HA_STATUS, None, None)
-    for addr, answer in answers:
+    away = {None, *(failure.addr for failure in failures)}
+    slaves = [
+        addr
+        for addrs in groups.values()
+        if addrs.get(MASTER_ID) in away
+        for number, addr in addrs.items()
+        if number != MASTER_ID
+    ]
+    of_slaves, failed_slaves = await ask_all(call, slaves, GET_BROKER_HA_STATUS, None, None)
+    for addr, answer in answers + of_slaves:
         found[addr] = info = answer.body
         texts.append("\n".join([f"{addr}: {'master' if info.master else 'slave'}", *_lines(info)]))
         if (missing := registered.get(addr, 0) - len(info.ha_connection_info)) > 0:
             texts[-1] += f"\n    {missing} of {registered[addr]} registered slaves not connected: see their logs"
             is_bad = True
         is_bad = is_bad or (most is not None and _is_behind(info, most))
-    status = DIFFERENT if is_bad and most is not None else OK
+    status = DIFFERENT if is_bad and (most is not None or not brokers) else OK
     mqadmin_text = columns.replication(found)
     table = Table(_COLUMNS, [row for addr, info in found.items() for row in _rows(addr, info)])
     text = "\n\n".join(texts)
+    failures += failed_slaves
     return Outcome(status=status, text=text, data=found, table=table, mqadmin_text=mqadmin_text, failures=failures)
 
 

@@ -187,6 +187,8 @@ class Dispatcher:
         self._deleted: dict[str, tuple[int, ConsumeQueue]] = {}
         #: how often a queue was reset
         self.renewals = 0
+        #: the record for which a queue was reset last, since :meth:`begin_at`; -1 for none
+        self.renewed_at = -1
         #: messages that were dispatched, and bytes of their records
         self.messages = self.message_bytes = 0
         #: everything before is dispatched
@@ -215,6 +217,7 @@ class Dispatcher:
         if last is not None:
             self.last_phy, self.last_size, self.store_timestamp = last
         self.dispatched = phy_offset
+        self.renewed_at = -1
         self._pending.clear()
         self._deleted.clear()
         self._stall(DispatchPolicy())
@@ -504,6 +507,7 @@ class Dispatcher:
         end = queue.end
         queue.begin_anew()
         self.renewals += 1
+        self.renewed_at = phy_offset
         self._log.warn(
             "queue {topic}-{queue_id} reset from its end {end} to message {queue_offset} at {phy_offset}: {why}",
             topic=queue.topic,

@@ -116,10 +116,13 @@ class Recovery:
                 raise _Rebuild("a file in the middle of a queue is missing")
             self._recover(full=False)
         except (_Rebuild, QueueGap) as reason:
-            self._log.warn("rebuilding consume queues from the whole commit log: {reason}", reason=str(reason))
-            self._synced_queues.clear()
-            self._recover(full=True)
+            self._rebuild(str(reason))
         self.queues.correct_min(log.min_offset)
+
+    def _rebuild(self, reason: str) -> None:
+        self._log.warn("rebuilding consume queues from the whole commit log: {reason}", reason=reason)
+        self._synced_queues.clear()
+        self._recover(full=True)
 
     def _forget_everything(self) -> None:
         """Empty queues and index, since there is no commit log."""
@@ -423,6 +426,8 @@ class Recovery:
 
     def _finish(self, end: int, *, zeros_behind: bool) -> None:
         self._write()
+        # No CRC covers a record's number: one that the power failure made 0 may have reset its queue.
+        renewed_at = self.dispatcher.renewed_at
         last: LastRecord | None = None
         if end < self.dispatcher.dispatched:
             self._cut(end)
@@ -432,6 +437,9 @@ class Recovery:
         if self._to_save is not None:
             self._save(self._to_save, end)
         removed = self.commit_log.cut(end, synced=synced, zeros_behind=zeros_behind)
+        if renewed_at >= end:
+            self._rebuild(f"a queue was reset for the record at {renewed_at}, which is truncated")
+            return
         self.dispatcher.begin_at(end, last)
         self._write()
         for queue in self.queues:

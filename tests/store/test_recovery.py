@@ -662,6 +662,28 @@ class DamageTests(RecoveryCase):
         self.feed(whole, len(whole))
         self.assertEqual(served(self.store), self.before)
 
+    def test_slave_that_cuts_a_lost_number(self) -> None:
+        """A record that lost its number, and is cut then, leaves its queue as it was: no CRC covers the number."""
+        recorded = self.results[90].next_offset
+        whole = self.slave_of(recorded)
+        self.box.crash()
+        damaged = self.victim
+        self.victim = self.results[95]
+        self.damage(20, bytes(8))
+        self.victim = damaged
+        self.damage(90, b"?")
+        events = log_events(self)
+        self.store = self.box.open()
+        self.assertEqual(self.store.end_offset, recorded)
+        reasons = [event["reason"] for event in events if "rebuilding consume queues" in event["log_format"]]
+        self.assertIn(f"was reset for the record at {self.results[95].phy_offset}", reasons[-1])
+        kept = {key: [at for at in places if at < recorded] for key, places in self.before.items()}
+        self.assertEqual(served(self.store), kept)
+        self.feed(whole, len(whole))
+        self.assertEqual(served(self.store), self.before)
+        self.box.stop()
+        self.assert_sound()
+
     def test_slave_that_acknowledged_its_syncs(self) -> None:
         """With haAckAfterFlush a slave keeps all in front of the damage, and compares what it cannot be sure of."""
         recorded = self.results[90].next_offset

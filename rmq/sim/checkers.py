@@ -12,13 +12,14 @@ found. What a fault was allowed to take is no violation; :class:`Losses` is the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import attrs
 
 from rmq.sim.cluster import ROOT, Cluster, LogImage, Member, Options
-from rmq.sim.history import Copy, History, Sent, Transaction, key_of, same
+from rmq.sim.history import Committed, Copy, History, Sent, Transaction, key_of, same
 from rmq.sim.node import Node
 from rmq.store import layout
 from rmq.store.check import check_store
@@ -337,7 +338,7 @@ def handled(history: History) -> set[str]:
 
     A message whose handler died with its process comes again, unless an offset has passed it: that must not be.
     """
-    return {each.key for each in history.seen if each.is_handled}
+    return {each.key for each in history.seen if each.handled_s is not None}
 
 
 def undelivered(history: History, losses: Losses) -> list[Sent]:
@@ -354,6 +355,26 @@ def delivered(history: History, losses: Losses) -> Iterator[str]:
     """Every acknowledged message was consumed."""
     for sent in undelivered(history, losses):
         yield f"{sent.key} was acknowledged at {sent.place} and never consumed"
+
+
+def offsets_wait(history: History, losses: Losses) -> Iterator[str]:
+    """No offset passes an acknowledged message before a handler of the group has ended with it."""
+    ended: dict[str, float] = {}
+    for seen in history.seen:
+        if seen.handled_s is not None:
+            ended[seen.key] = min(seen.handled_s, ended.get(seen.key, seen.handled_s))
+    offsets: dict[tuple[str, str, int], list[Committed]] = {}
+    for each in history.committed:
+        offsets.setdefault((each.group, each.topic, each.queue_id), []).append(each)
+    for sent in history.acked:
+        assert sent.ack is not None
+        ended_s = ended.get(sent.key, math.inf)
+        for each in offsets.get((sent.group, sent.topic, sent.ack.queue_id), ()):
+            if sent.ack.at_s <= each.at_s < ended_s and each.offset > sent.ack.queue_offset:
+                if not losses.may_take(sent) and not losses.skipped(history, sent):
+                    why = f"no handler had ended with {sent.key} at {sent.place}"
+                    yield f"{each.consumer} wrote offset {each.offset}, and {why}"
+                break
 
 
 # ---- 6: transactions ----

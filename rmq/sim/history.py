@@ -65,7 +65,7 @@ class Transaction:
 
 @attrs.define(eq=False, kw_only=True)
 class Seen:
-    """One message as a consumer got it; ``is_handled`` when its handler has ended before its process did."""
+    """One message as a consumer got it; ``handled_s`` is when its handler ended, None when its process died before."""
 
     key: str
     group: str
@@ -75,7 +75,19 @@ class Seen:
     body: bytes
     at_s: float
     consumer: str
-    is_handled: bool = False
+    handled_s: float | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Committed:
+    """An offset of a queue that a consumer wrote to the broker of ``group``."""
+
+    group: str
+    topic: str
+    queue_id: int
+    offset: int
+    at_s: float
+    consumer: str
 
 
 class History:
@@ -85,6 +97,7 @@ class History:
         self.now_s = now_s
         self.sent: dict[str, Sent] = {}
         self.seen: list[Seen] = []
+        self.committed: list[Committed] = []
         #: by key; their messages are not in :attr:`sent`
         self.transactions: dict[str, Transaction] = {}
         #: what brokers asked about half messages that they should not have asked

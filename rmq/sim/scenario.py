@@ -331,6 +331,7 @@ class Run:
         violations += few(checkers.acked_stays(self.history, copies, images, self.losses))
         violations += few(checkers.nothing_reused(self.history, copies, self.losses))
         violations += few(checkers.seen_is_true(self.history))
+        violations += few(checkers.offsets_wait(self.history, self.losses))
         violations += few(checkers.visible_only_after_commit(self.history, copies))
         violations += few(checkers.commits_are_stored(self.history, copies, self.losses))
         for group, queues in copies.items():

@@ -8,6 +8,7 @@ Each program is a client in a process of its own, killed and restarted as the pl
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import attrs
 from twisted.application.service import Service
@@ -16,14 +17,17 @@ from twisted.internet.defer import Deferred
 from rmq.client.flows.instance import Instance
 from rmq.client.flows.orderly import push_consumer
 from rmq.client.flows.transactions import Outcome, transaction_producer
+from rmq.client.host import Answer, Prepare
 from rmq.client.settings import ClientSettings, From, ProducerSettings, PushSettings
 from rmq.client.types import CloseReport, ReceivedMessage, SendResult
 from rmq.errors import NotDelivered, Refused, RocketMqError
 from rmq.runtime.platform import Platform
 from rmq.sim.cluster import Options
-from rmq.sim.history import Ack, History, Seen, Sent, Transaction, key_of, message_of
+from rmq.sim.history import Ack, Committed, History, Seen, Sent, Transaction, key_of, message_of
 from rmq.sim.world import EPOCH_S
-from rmq.tx.host import TwistedHost
+from rmq.tx.host import TwistedConnections, TwistedHost
+from rmq.wire.codes import RequestCode
+from rmq.wire.command import RemotingCommand
 from rmq.wire.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, decode_offset_msg_id
 
 PRODUCER_GROUP, CONSUMER_GROUP = "sim-producers", "sim-consumers"
@@ -49,6 +53,15 @@ class SimulatedHost(TwistedHost):
     def __init__(self, platform: Platform) -> None:
         super().__init__(platform, home="/home")
         self._pid = self.rng.randrange(1, 1 << 15)
+        #: is called with each request before it is sent
+        self.on_request: Callable[[RemotingCommand], object] = lambda command: None
+
+    def connections(self, prepare: Prepare, answer: Answer) -> TwistedConnections:
+        def noting(command: RemotingCommand) -> None:
+            prepare(command)
+            self.on_request(command)
+
+        return super().connections(noting, answer)
 
     def pid(self) -> int:
         return self._pid
@@ -191,6 +204,7 @@ class Consumer(Program):
         super().__init__(platform, namesrv_addrs, name, history)
         subscriptions = dict.fromkeys(options.topics, "*")
         self._consumer = push_consumer(self.instance, CONSUMER_GROUP, subscriptions, self._handle, CONSUMING)
+        self.host.on_request = self._note_offset
 
     def startService(self) -> None:
         super().startService()
@@ -210,7 +224,20 @@ class Consumer(Program):
         self.history.seen.append(seen)
         if self.rng.random() < SLOW:
             await self.host.sleep(self.rng.expovariate(1 / SLOW_S))
-        seen.is_handled = True
+        seen.handled_s = self.history.now_s()
+
+    def _note_offset(self, command: RemotingCommand) -> None:
+        if command.code == RequestCode.UPDATE_CONSUMER_OFFSET:
+            fields = command.ext_fields
+            committed = Committed(
+                group=fields["bname"],
+                topic=fields["topic"],
+                queue_id=int(fields["queueId"]),
+                offset=int(fields["commitOffset"]),
+                at_s=self.history.now_s(),
+                consumer=str(self.name),
+            )
+            self.history.committed.append(committed)
 
 
 def describe(error: RocketMqError) -> str:

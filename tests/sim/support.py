@@ -113,7 +113,7 @@ def seen(sent: Sent, **changes: Any) -> Seen:
         body=sent.body,
         at_s=2.0,
         consumer="consumer-0",
-        is_handled=True,
+        handled_s=2.0,
     )
     return attrs.evolve(plain, **changes)
 

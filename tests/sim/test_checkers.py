@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmq.sim import checkers
 from rmq.sim.checkers import Losses, PowerLoss, ReplicaWatch
 from rmq.sim.cluster import ROOT, Cluster, Member
-from rmq.sim.history import Copy, History, Sent, Transaction, same
+from rmq.sim.history import Committed, Copy, History, Sent, Transaction, same
 from rmq.sim.net import SimNet
 from rmq.sim.node import Node
 from rmq.sim.scenario import Run
@@ -609,11 +609,40 @@ class DeliveryTests(SynchronousTestCase):
         self.assertEqual(checkers.undelivered(history, losses()), [sent])
         text = "m was acknowledged at broker-a orders:0@0 (log 70) and never consumed"
         self.assertEqual(list(checkers.delivered(history, losses())), [text])
-        history.seen.append(seen(sent, is_handled=False))
+        history.seen.append(seen(sent, handled_s=None))
         self.assertEqual(checkers.undelivered(history, losses()), [sent], "an offset has passed a handler that died")
         history.seen.append(seen(sent))
         self.assertEqual(checkers.undelivered(history, losses()), [])
         self.assertEqual(list(checkers.delivered(history, losses())), [])
+
+    def test_offsets_wait(self) -> None:
+        """An offset may pass a message when a handler has ended with it; one that passes it before is found."""
+        sent = message("m", at_s=1.0, offset=4)
+        history = history_of(sent, message("unanswered", code=None))
+        history.seen.append(seen(sent, at_s=2.0, handled_s=None))
+        history.seen.append(seen(sent, at_s=2.0, handled_s=3.0, consumer="consumer-1"))
+        assert sent.ack is not None
+        plain = Committed(
+            group=sent.group, topic=sent.topic, queue_id=sent.queue_id, offset=5, at_s=3.0, consumer="consumer-0"
+        )
+        for changes, is_early in (
+            ({}, False),
+            ({"at_s": 2.9}, True),
+            ({"at_s": 2.9, "offset": 4}, False),
+            ({"at_s": sent.ack.at_s - 0.01}, False),
+            ({"at_s": 2.9, "queue_id": 7}, False),
+            ({"at_s": 2.9, "topic": "other"}, False),
+            ({"at_s": 2.9, "group": "other"}, False),
+        ):
+            history.committed = [plain, attrs.evolve(plain, **changes)]
+            text = "consumer-0 wrote offset 5, and no handler had ended with m at broker-a orders:0@4 (log 0)"
+            self.assertEqual(list(checkers.offsets_wait(history, losses())), [text] if is_early else [], changes)
+        history.committed = [attrs.evolve(plain, at_s=2.9)]
+        self.assertEqual(list(checkers.offsets_wait(history, losses(failure()))), [])
+        history.seen.pop()
+        self.assertEqual(len(list(checkers.offsets_wait(history, losses()))), 1)
+        history.committed = [attrs.evolve(plain, at_s=99.0)]
+        self.assertEqual(len(list(checkers.offsets_wait(history, losses()))), 1)
 
     def test_excused(self) -> None:
         """A message that a failure may have taken, or made consumers skip, need not be consumed."""

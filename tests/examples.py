@@ -1,4 +1,4 @@
-"""The Python examples of README and docs/ as modules: ``python -m tests.examples FOLDER``, for mypy (tox -e types)."""
+"""The Python examples of README and docs/ as modules: ``python tests/examples.py FOLDER``, for mypy (tox -e types)."""
 
 from __future__ import annotations
 

@@ -67,15 +67,17 @@ class JavaClient(PipedClient):
         tags: Sequence[str] = TAGS,
         attempts: int = 60,
         timeout_ms: int = 5000,
+        in_turn: bool = False,
     ) -> int:
         """
         Send ``count`` messages ``how``: "sync", "async", "oneway", "batch", or "mixed" (the acknowledged ways in turn).
 
-        Message number i has the key ``prefix-i``. What fails is repeated up to ``attempts`` times.
+        Message number i has the key ``prefix-i``. What fails is repeated up to ``attempts`` times. With "sync" and
+        ``in_turn`` message number i goes to queue i, also when one before it failed.
         """
         return self.begin(
             "send", topic=topic, how=how, count=count, prefix=prefix, first=first, sizes=list(sizes), tags=list(tags),
-            attempts=attempts, timeoutMs=timeout_ms,
+            attempts=attempts, timeoutMs=timeout_ms, inTurn=in_turn,
         )  # fmt: skip
 
     def send(

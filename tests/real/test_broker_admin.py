@@ -587,7 +587,7 @@ def filled(cluster: Cluster) -> Cluster:
         for queue in range(QUEUES):
             probe.commit_offset(GROUP, TOPIC, queue, queue % 3)
         records = [record for queue in range(QUEUES) for record in probe.read_queue(TOPIC, queue)]
-    java.send("Online", "sync", 4, prefix="online")
+    java.send("Online", "sync", 4, prefix="online", in_turn=True)
     java.consume(ONLINE, "Online", "member")
     until("the consumer has all", lambda: len(java.got()) == 4)
 

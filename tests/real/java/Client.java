@@ -125,6 +125,8 @@ public class Client {
         final DefaultMQProducer producer;
         final Random chance;
         final int attempts, least, most;
+        /** Message number i goes to queue i, whatever becomes of those before. */
+        final boolean inTurn;
         final AtomicInteger ok = new AtomicInteger(), retried = new AtomicInteger();
         final List<Integer> lost = new ArrayList<>();
 
@@ -132,6 +134,7 @@ public class Client {
             this.command = command;
             producer = producer(command.getIntValue("timeoutMs"));
             attempts = command.getIntValue("attempts");
+            inTurn = command.getBooleanValue("inTurn");
             least = command.getJSONArray("sizes").getIntValue(0);
             most = command.getJSONArray("sizes").getIntValue(1);
             chance = new Random(command.getString("prefix").hashCode());
@@ -155,7 +158,7 @@ public class Client {
         void sync(Message m, int i, String how) throws Exception {
             for (int attempt = 1; ; attempt++) {
                 try {
-                    sent(m, producer.send(m), 0, how);
+                    sent(m, inTurn ? producer.send(m, (queues, one, none) -> queues.get(i % queues.size()), null) : producer.send(m), 0, how);
                     return;
                 } catch (Exception trouble) {
                     if (attempt >= attempts) {

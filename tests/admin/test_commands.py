@@ -221,6 +221,14 @@ class HaStatusTests(AdminCase):
             self.assertIn("s:1: slave", outcome.text)
             self.assertIn("log ends at 77", outcome.text)
 
+    def test_a_refusal_is_an_answer(self) -> None:
+        """The slaves of a master that refuses the request, as Apache 4.9 does, would refuse it, too."""
+        talk = Talk(self.mktemp())
+        for broker_id, addr in ((0, "m:1"), (1, "s:1")):
+            talk.ask(REGISTER_BROKER, structs.replace(HEADER, broker_id=broker_id, broker_addr=addr), body("T"))
+        outcome = self.run_command(Answers(n=talk, m=Refused(3, "x", "m:1")), "ha", "status", "-n", "n:1")
+        self.assertEqual([one.addr for one in outcome.failures], ["m:1"])
+
 
 class AddressTests(SynchronousTestCase):
     def test_addresses(self) -> None:

@@ -19,6 +19,7 @@ from rmq.admin.command import (
     only_mqadmin,
 )
 from rmq.admin.lookups import ask_all, broker_groups, present_masters
+from rmq.errors import Refused
 from rmq.wire.api.common import MASTER_ID
 from rmq.wire.api.replication import GET_BROKER_HA_STATUS, HARuntimeInfo
 
@@ -38,7 +39,7 @@ from rmq.wire.api.replication import GET_BROKER_HA_STATUS, HARuntimeInfo
     only_mqadmin("-i", "--interval", dest="watch", type=float, metavar="SECONDS", help="as --watch"),
 )
 async def ha_status(call: Call) -> Outcome:
-    """Ask each broker, of a cluster the masters, and the slaves of those that are away; Apache 4.9 does not answer."""
+    """Ask the brokers given, or all masters and the slaves of those that do not answer; Apache 4.9 refuses it."""
     texts, found = [], {}
     given, most = call.options.brokerAddr, call.options.maxLag
     groups = {} if given else await broker_groups(call)
@@ -47,7 +48,7 @@ async def ha_status(call: Call) -> Outcome:
     is_bad = len(registered) < len(groups)
     brokers = given or present_masters(call, groups)
     answers, failures = await ask_all(call, brokers, GET_BROKER_HA_STATUS, None, None)
-    away = {None, *(failure.addr for failure in failures)}
+    away = {None, *(failure.addr for failure in failures if not isinstance(failure, Refused))}
     slaves = [
         addr
         for addrs in groups.values()

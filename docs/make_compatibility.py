@@ -83,8 +83,8 @@ TAIL = """\
   stack trace.
 - 11: with `maxMsgNums` below zero a pull brings a message, as in 5.3.3; 4.9.7 answers code 1 and a stack trace.
 - 17: numbers of queues below zero are refused with code 1; Apache makes such a topic.
-- 29: without `boundaryType`, which only 5.x sends, the answer is the message nearest to the time, after the last message
-  that one, as in 4.9.7; 5.3.3 answers as with LOWER, after the last message the queue's end.
+- 29: without `boundaryType`, which only 5.x sends, the answer is the message nearest to the time, after the last one
+  that one, as in 4.9.7; 5.3.3 answers as with LOWER, after the last one the queue's end.
 - 33: an offset within a record is refused with code 1 and the text for an offset without a message; Apache's text is a
   stack trace.
 - Delayed messages that the store can never accept (topic too long, larger than a `maxMessageSize` that was lowered) are

@@ -189,12 +189,10 @@ class Link(asyncio.Protocol):
 
     def write(self, frame: bytes) -> None:
         """Send the first frame of a turn of the loop at once, the others of the turn in one write at its end."""
-        if self._in_turn:
-            self._unsent.append(frame)
-        else:
+        self._unsent.append(frame)
+        if not self._in_turn:
             self._in_turn = True
             self._loop.call_soon(self._end_turn)
-            self._unsent.append(frame)
             self._flush()
 
     def close(self) -> None:

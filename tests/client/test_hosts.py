@@ -111,7 +111,7 @@ class AsyncioHostTests(host_contract.Contract):
                     writes.append(data.count(b'"queueId"'))
                     write(data)
 
-                transport.write = noted  # type: ignore[method-assign]
+                self.patch(transport, "write", noted)
                 return peers[-1]
 
             loop.listen[PORT] = accept

@@ -128,7 +128,7 @@ class RequestTests(FlowCase):
         """
         The requests of these codes are the same; ``without`` are those that only one conversation came to.
 
-        ``java_says`` is what stands once in Java's requests for what is written here, ours=theirs.
+        ``java_says`` is ours=theirs: a piece of text in our requests, and what Java's have in its place.
         """
         self.sim.run(self.client.close())
         ours, _, theirs = java_says.partition("=")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from typing import Any
 
-from twisted.internet.defer import Deferred, fail
-from twisted.internet.error import ConnectionRefusedError
+from twisted.internet.address import IPv4Address
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.error import ConnectionDone, ConnectionRefusedError
 from twisted.internet.interfaces import IProtocolFactory, IStreamClientEndpoint
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.logger import capturedLogs, formatEvent
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
@@ -69,6 +72,48 @@ class RetryTests(SynchronousTestCase):
             self.successResultOf(follower.stop())
         lines = [formatEvent(event) for event in events]
         self.assertTrue([line for line in lines if "retry 1 to connect 192.0.2.1:10912 in" in line], lines)
+
+    def test_a_master_that_hangs_up_after_an_absence(self) -> None:
+        """A master that is away is dialled every five seconds, one that accepts and hangs up less and less often."""
+        clock = Clock()
+        peer = HangingUp(clock)
+        follower = Follower(
+            clock,
+            MemoryLog(65536, StoreError),
+            SessionLimits(segment_bytes=65536),
+            dial=lambda host, port: peer,
+            backoff=Backoff(random.Random(1)),
+            appended=lambda: None,
+        )
+        follower.set_master("192.0.2.1:10912")
+        longest_s = []
+        for peer.is_away, seconds in ((True, 60), (False, 300), (True, 120)):
+            peer.dials.clear()
+            clock.pump([0.25] * (4 * seconds))
+            longest_s.append(max(later - earlier for earlier, later in itertools.pairwise(peer.dials[1:])))
+        self.successResultOf(follower.stop())
+        self.assertTrue(longest_s[0] <= 6.5 < 40 < longest_s[1] <= 60.5, longest_s)
+        self.assertLessEqual(longest_s[2], 6.5)
+
+
+@implementer(IStreamClientEndpoint)
+class HangingUp:
+    """A peer that refuses connections while it is away, and else ends them without a byte."""
+
+    is_away = True
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.dials: list[float] = []
+
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[Any]:
+        self.dials.append(self._clock.seconds())
+        if self.is_away:
+            return fail(ConnectionRefusedError())
+        protocol: Any = protocolFactory.buildProtocol(IPv4Address("TCP", "192.0.2.1", 10912))
+        protocol.makeConnection(StringTransport())
+        self._clock.callLater(0.1, protocol.connectionLost, Failure(ConnectionDone()))
+        return succeed(protocol)
 
 
 @implementer(IStreamClientEndpoint)

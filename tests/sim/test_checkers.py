@@ -643,6 +643,12 @@ class DeliveryTests(SynchronousTestCase):
         self.assertEqual(len(list(checkers.offsets_wait(history, losses()))), 1)
         history.committed = [attrs.evolve(plain, at_s=99.0)]
         self.assertEqual(len(list(checkers.offsets_wait(history, losses()))), 1)
+        late = message("late", at_s=6.0)
+        history = history_of(late)
+        history.seen.append(seen(late, key="lost"))
+        history.committed = [attrs.evolve(plain, offset=1, at_s=7.0)]
+        self.assertEqual(len(list(checkers.offsets_wait(history, losses()))), 1)
+        self.assertEqual(list(checkers.offsets_wait(history, losses(failure()))), [], "it has a lost message's number")
 
     def test_excused(self) -> None:
         """A message that a failure may have taken, or made consumers skip, need not be consumed."""

@@ -16,6 +16,7 @@ import sys
 import sysconfig
 import tempfile
 import zlib
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ROOT = Path(__file__).resolve().parent
 #: what the modules include
-LAYOUT = ROOT / "rmq" / "wire" / "record_layout.pxi"
+INCLUDES = [ROOT / "rmq" / "wire" / name for name in ("record_layout.pxi", "crc32.pxi")]
 #: where the packages with compiled modules begin
 PACKAGES = ((ROOT, "rmq"), (ROOT / "spark", "rmq_audit"))
 #: need epoll(7) or eventfd(2), and are of no use without it
@@ -73,7 +74,7 @@ def compile_all() -> list[Path]:
                 continue
             target = source.with_suffix(suffix)
             built.append(target)
-            origin = " ".join((_checksum(source.read_bytes(), LAYOUT.read_bytes()), *FLAGS))
+            origin = " ".join((_checksum(path.read_bytes() for path in (source, *INCLUDES)), *FLAGS))
             if not target.exists() or origin.encode() not in target.read_bytes():
                 stale.append((name, source, target, origin))
     stale.sort(key=lambda job: -job[1].stat().st_size)  # the longest begins first
@@ -89,9 +90,9 @@ def compile_all() -> list[Path]:
     return built
 
 
-def _checksum(source: bytes, layout: bytes) -> str:
+def _checksum(parts: Iterable[bytes]) -> str:
     """See rmq.wire.compiled.checksum, which compares it; this build must not import what it builds."""
-    return f"crc32:{zlib.crc32(layout, zlib.crc32(source)):08x}"
+    return f"crc32:{zlib.crc32(b''.join(parts)):08x}"
 
 
 def _compile_apart(name: str, source: Path, target: Path, origin: str) -> str:
@@ -109,7 +110,8 @@ def _compile(name: str, source: Path, target: Path, origin: str, flags: list[str
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         copy = Path(folder, source.name)
         text = source.read_text(encoding="utf-8")
-        shutil.copy(LAYOUT, folder)
+        for include in INCLUDES:
+            shutil.copy(include, folder)
         copy.write_text(text + ORIGIN.format(origin=origin, checksum=origin.partition(" ")[0]), encoding="utf-8")
         # the compiler's own messages would stand in front of pip's
         modules = cythonize(

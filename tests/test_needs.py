@@ -250,12 +250,14 @@ class BuildTests(SynchronousTestCase):
         source = folder / "_fast.pyx"
         source.write_bytes(b"x = 1")
         layout = Path(compiled.LAYOUT).read_bytes()
-        module.COMPILED_FROM = compiled.checksum(b"x = 1", layout)  # type: ignore[attr-defined]
+        parts = [Path(path).read_bytes() for path in compiled.INCLUDES]
+        module.COMPILED_FROM = compiled.checksum(b"x = 1", *parts)  # type: ignore[attr-defined]
         compiled.check(module)
-        self.patch(compiled, "LAYOUT", str(folder / "layout"))
-        Path(compiled.LAYOUT).write_bytes(b"fields that lie elsewhere")
+        included = folder / "layout"
+        self.patch(compiled, "INCLUDES", (str(included), *compiled.INCLUDES[1:]))
+        included.write_bytes(b"fields that lie elsewhere")
         self.assertRaisesRegex(ImportError, "_fast.pyx as it is now: run python hatch_build.py", compiled.check, module)
-        Path(compiled.LAYOUT).write_bytes(layout)
+        included.write_bytes(layout)
         source.write_bytes(b"x = 2")
         self.assertRaisesRegex(ImportError, "_fast.pyx as it is now: run python hatch_build.py", compiled.check, module)
         source.unlink()
@@ -271,7 +273,8 @@ class BuildTests(SynchronousTestCase):
 
     def test_checksums_agree(self) -> None:
         """What the build writes into a module is what the import compares."""
-        self.assertEqual(hatch_build._checksum(b"cdef int x", b"y"), compiled.checksum(b"cdef int x", b"y"))
+        self.assertEqual(hatch_build._checksum([b"cdef int x", b"y"]), compiled.checksum(b"cdef int x", b"y"))
+        self.assertEqual([str(path) for path in hatch_build.INCLUDES], list(compiled.INCLUDES))
 
 
 class LimitTests(SynchronousTestCase):

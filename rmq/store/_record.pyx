@@ -19,11 +19,10 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset, strlen
 
-from zlib import crc32 as _zlib_crc32
-
 cdef extern from "string.h" nogil:
     void *memmem(const void *haystack, size_t haystack_size, const void *needle, size_t needle_size)
 
+include "crc32.pxi"
 include "record_layout.pxi"
 
 cdef enum:
@@ -101,47 +100,9 @@ cdef inline Py_ssize_t put_decimal(uint8_t* at, int64_t value) noexcept nogil:
     return length
 
 
-cdef uint32_t CRC[8][256]
-
-
-cdef void _make_tables() noexcept:
-    cdef uint32_t value
-    cdef int number, bit, table
-    for number in range(256):
-        value = number
-        for bit in range(8):
-            value = value >> 1 ^ (0xEDB88320u if value & 1 else 0u)
-        CRC[0][number] = value
-    for number in range(256):
-        value = CRC[0][number]
-        for table in range(1, 8):
-            value = CRC[0][value & 0xFF] ^ value >> 8
-            CRC[table][number] = value
-
-
-_make_tables()
-
-
-cdef uint32_t crc_of(const uint8_t* at, Py_ssize_t size):
-    """Return the CRC of a body as it is stored; short bodies here, long ones by zlib, which is faster then."""
-    cdef uint32_t crc = 0xFFFFFFFFu, low, high
-    if size > 512:
-        crc = _zlib_crc32((<uint8_t[:size]><uint8_t*>at))
-        return crc & 0x7FFFFFFF
-    while size >= 8:
-        low = crc ^ (<uint32_t>at[0] | <uint32_t>at[1] << 8 | <uint32_t>at[2] << 16 | <uint32_t>at[3] << 24)
-        high = <uint32_t>at[4] | <uint32_t>at[5] << 8 | <uint32_t>at[6] << 16 | <uint32_t>at[7] << 24
-        crc = (
-            CRC[7][low & 0xFF] ^ CRC[6][low >> 8 & 0xFF] ^ CRC[5][low >> 16 & 0xFF] ^ CRC[4][low >> 24]
-            ^ CRC[3][high & 0xFF] ^ CRC[2][high >> 8 & 0xFF] ^ CRC[1][high >> 16 & 0xFF] ^ CRC[0][high >> 24]
-        )
-        at += 8
-        size -= 8
-    while size > 0:
-        crc = CRC[0][(crc ^ at[0]) & 0xFF] ^ crc >> 8
-        at += 1
-        size -= 1
-    return (crc ^ 0xFFFFFFFFu) & 0x7FFFFFFF
+cdef inline uint32_t body_crc(const uint8_t* at, Py_ssize_t size) noexcept:
+    """Return the CRC of a body as it is stored."""
+    return crc_of(at, size) & 0x7FFFFFFF
 
 
 cdef inline uint32_t hash_on(uint32_t value, const uint8_t* at, Py_ssize_t size) noexcept nogil:
@@ -1711,7 +1672,7 @@ cdef bint read_record(const uint8_t* record, Py_ssize_t left, int64_t phy_offset
         return False
     if not is_plain(found.topic, found.topic_size) or not is_utf8(found.text, found.text_size):
         return False
-    return body_size == 0 or crc_of(record + HEAD_BYTES, found.body_size) == get32(record + BODY_CRC_AT)
+    return body_size == 0 or body_crc(record + HEAD_BYTES, found.body_size) == get32(record + BODY_CRC_AT)
 
 
 cdef enum:
@@ -2127,7 +2088,7 @@ cdef class MoveBatch:
         put_host(out + STORE_HOST_AT, self.store_host)
         memcpy(out + BORN_HOST_AT, out + STORE_HOST_AT, 8)
         put32(out + MAGIC_CODE_AT, <uint32_t>MAGIC_V1)
-        put32(out + BODY_CRC_AT, crc_of(out + HEAD_BYTES, body_size))
+        put32(out + BODY_CRC_AT, body_crc(out + HEAD_BYTES, body_size))
         put64(out + BORN_TIMESTAMP_AT, <uint64_t>now)
         put32(out + BODY_LENGTH_AT, <uint32_t>body_size)
         return body_size
@@ -2212,7 +2173,7 @@ cdef inline void put_head(
     """Write what stands in front of the body."""
     put32(record + TOTAL_SIZE_AT, <uint32_t>send.size)
     put32(record + MAGIC_CODE_AT, <uint32_t>MAGIC_V1)
-    put32(record + BODY_CRC_AT, crc_of(send.body, send.body_size))
+    put32(record + BODY_CRC_AT, body_crc(send.body, send.body_size))
     put32(record + QUEUE_ID_AT, <uint32_t>send.stored_id)
     put32(record + FLAG_AT, <uint32_t>send.flag)
     put64(record + QUEUE_OFFSET_AT, <uint64_t>send.number)
@@ -2470,7 +2431,7 @@ def walk_records(bytes data, Py_ssize_t position, int64_t base, bint check_crc, 
         queue_offset = <int64_t>get64(record + QUEUE_OFFSET_AT)
         if queue_id < 0 or queue_offset < 0:
             break
-        if check_crc and body_size and crc_of(record + head, <Py_ssize_t>body_size) != get32(record + BODY_CRC_AT):
+        if check_crc and body_size and body_crc(record + head, <Py_ssize_t>body_size) != get32(record + BODY_CRC_AT):
             break
         memcpy(key, record + QUEUE_ID_AT, 4)
         memcpy(key + 4, topic, topic_size)
@@ -2617,7 +2578,7 @@ def restore_records(
         new_size = <Py_ssize_t>size - topic_size + target.size
         if used + new_size > room:
             break
-        if body_size and crc_of(record + HEAD_BYTES, <Py_ssize_t>body_size) != get32(record + BODY_CRC_AT):
+        if body_size and body_crc(record + HEAD_BYTES, <Py_ssize_t>body_size) != get32(record + BODY_CRC_AT):
             break
         find_properties(text, text_size, &unique, &keys, &tags)
         if unique.size == 0 or keys.size == 0 or tags.size == 0:

@@ -3,7 +3,8 @@ The choice between Python modules (reference) and compiled modules (fast path).
 
 A compiled module is a faster way to the same bytes; everything works without it. The environment variable
 RMQ_PURE_PYTHON (any text) switches all of them off. Each holds the checksum of the source that it was compiled from,
-with `record_layout.pxi`, and is refused beside any other: an old one would do what the code did before its last change.
+with the files that such sources include, and is refused beside any other: an old one would do what the code did before
+its last change.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from types import ModuleType
 PURE_PYTHON = "RMQ_PURE_PYTHON"
 #: where the fields of a record lie, for compiled modules
 LAYOUT = os.path.join(os.path.dirname(__file__), "record_layout.pxi")
+#: all files that their sources include
+INCLUDES = (LAYOUT, os.path.join(os.path.dirname(__file__), "crc32.pxi"))
 
 
 def load(name: str) -> ModuleType | None:
@@ -37,9 +40,9 @@ def load(name: str) -> ModuleType | None:
     return module
 
 
-def checksum(source: bytes, layout: bytes) -> str:
-    """Return what a compiled module keeps of its source and of LAYOUT."""
-    return f"crc32:{zlib.crc32(layout, zlib.crc32(source)):08x}"
+def checksum(source: bytes, *includes: bytes) -> str:
+    """Return what a compiled module keeps of its source and of INCLUDES."""
+    return f"crc32:{zlib.crc32(b''.join((source, *includes))):08x}"
 
 
 def check(module: ModuleType) -> None:
@@ -48,7 +51,7 @@ def check(module: ModuleType) -> None:
     source = os.path.join(os.path.dirname(path), module.__name__.rpartition(".")[2] + ".pyx")
     get_data = ExtensionFileLoader(module.__name__, path).get_data
     try:
-        found = checksum(get_data(source), get_data(LAYOUT))
+        found = checksum(get_data(source), *map(get_data, INCLUDES))
     except FileNotFoundError:
         raise ImportError(f"{path} has no source {source}: delete it, it was compiled for other code") from None
     if found != getattr(module, "COMPILED_FROM", None):

@@ -401,8 +401,10 @@ class SimDisk:
         if not self.exists(path):
             self.create(path, 0).close()
         file = self.open(path)
-        file.write_at(0, b"lock")
-        file.close()
+        try:
+            file.write_at(0, b"lock")
+        finally:
+            file.close()
         self._locks[path] = lock = SimLock(self, path)
         return lock
 

@@ -87,7 +87,9 @@ class NamesrvConfig:
     notify_min_broker_id_changed: bool = _key(
         False, "notify the brokers of a group (905) when its smallest broker id changes"
     )
-    enable_controller_in_namesrv: bool = _key(False, _UNSUPPORTED, local=True)
+    enable_controller_in_namesrv: bool = _key(
+        False, "be the controller that elects the masters of groups with enableControllerMode", local=True
+    )
     need_wait_for_service: bool = _key(False, "refuse route look-ups for waitSecondsForService after the start")
     delete_topic_with_broker_registration: bool = _key(
         False, "delete topics of a broker that its registration lacks; not with 4.9 brokers, they register parts"
@@ -130,11 +132,28 @@ class NettyServerConfig:
     shutdown_wait_time_seconds: int = _key(30, "no effect")
 
 
-#: In the order in which Apache prints them.
-CONFIG_CLASSES: tuple[type, ...] = (NamesrvConfig, NettyServerConfig)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ControllerConfig:
+    """
+    The controller, with enableControllerInNamesrv=true.
 
-#: Features of Apache that do not exist here: a warning is logged when they are switched on.
-UNSUPPORTED_SWITCHES = ("enable_controller_in_namesrv",)
+    Java: ControllerConfig
+    """
+
+    controller_store_path: str = _path(
+        lambda: _home_file("namesrv", "controller"),
+        "directory of the controller's state; two controllers must not share it",
+    )
+    enable_elect_unclean_master: bool = _key(
+        False, "elect a broker outside of the SyncStateSet when none of it lives: acknowledged messages may be lost"
+    )
+    notify_broker_role_changed: bool = _key(
+        True, "notify the brokers of a group of a new master; else they find it when they ask, every 5 s"
+    )
+
+
+#: In the order in which Apache prints them.
+CONFIG_CLASSES: tuple[type, ...] = (NamesrvConfig, NettyServerConfig, ControllerConfig)
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -148,6 +167,7 @@ class NamesrvSetup:
 
     namesrv: NamesrvConfig = attrs.field(factory=NamesrvConfig)
     netty: NettyServerConfig = attrs.field(factory=NettyServerConfig)
+    controller: ControllerConfig = attrs.field(factory=ControllerConfig)
     extra: dict[str, str] = attrs.field(factory=dict)
     production_addrs: tuple[str, ...] = ()
     access: AccessSetup = attrs.field(factory=AccessSetup)

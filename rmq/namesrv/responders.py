@@ -6,7 +6,7 @@ Java: DefaultRequestProcessor, and of 5.x ClientRequestProcessor
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import attrs
@@ -21,6 +21,7 @@ from rmq.namesrv.settings import Settings
 from rmq.namesrv.topology import Topology
 from rmq.namesrv.turns import Turns
 from rmq.remoting.access import refusal_remark
+from rmq.remoting.channel import Channel
 from rmq.remoting.responders import Refuse, Reply, Request, responds_to
 from rmq.runtime.clock import moment, steady_ms
 from rmq.runtime.config import ConfigError, decode_properties
@@ -220,6 +221,8 @@ class BrokerResponders:
     _settings: Settings
     _clock: IReactorTime
     _turns: Turns
+    #: gets each heartbeat and its connection
+    _heard: Callable[[BrokerHeartbeatHeader, Channel], None] = lambda _header, _channel: None
 
     @responds_to(REGISTER_BROKER)
     def register_broker(self, request: Request[RegisterBrokerHeader, bytes]) -> Reply | Coroutine[Any, Any, Reply]:
@@ -313,6 +316,7 @@ class BrokerResponders:
     def broker_heartbeat(self, request: Request[BrokerHeartbeatHeader, None]) -> None:
         header, at = request.header, moment(self._clock)
         self._routes.heartbeat(header.broker_name, header.broker_addr, channel=request.channel, at=at)
+        self._heard(header, request.channel)
 
     @responds_to(WIPE_WRITE_PERM_OF_BROKER)
     def wipe_write_perm(self, request: Request[BrokerNameHeader, None]) -> Reply:
@@ -394,6 +398,10 @@ class AdminResponders:
 
     @responds_to(UPDATE_NAMESRV_CONFIG)
     def update_namesrv_config(self, request: Request[None, bytes]) -> None:
+        self.update_config(request)
+
+    def update_config(self, request: Request[None, bytes]) -> None:
+        """Change the keys that a request's body has."""
         if not request.body:
             return
         try:

@@ -7,7 +7,7 @@ Java: NamesrvController, BrokerHousekeepingService
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.application.service import MultiService
 from twisted.internet.defer import Deferred, DeferredList
@@ -36,7 +36,10 @@ from rmq.runtime.clock import Periodic, moment, steady_ms
 from rmq.runtime.config import ConfigError
 from rmq.runtime.histogram import Histogram
 from rmq.runtime.platform import Platform
-from rmq.wire.api.routes import NOTIFY_MIN_BROKER_ID_CHANGE, NotifyMinBrokerIdChangeHeader
+from rmq.wire.api.routes import NOTIFY_MIN_BROKER_ID_CHANGE, BrokerHeartbeatHeader, NotifyMinBrokerIdChangeHeader
+
+if TYPE_CHECKING:
+    from rmq.namesrv.controller.service import Controller
 
 FIRST_SCAN_S = 5.0
 FIRST_KV_LOG_S = 60.0
@@ -85,11 +88,14 @@ class NamesrvService(MultiService):
         self.look_ups = RouteResponders(self.routes.topology, self.kv, self.settings, clock, production)
         self._turns = Turns(clock)
         self._give_back_memory = platform.give_back_memory
-        brokers = BrokerResponders(self.routes, self.kv, self.settings, clock, self._turns)
+        brokers = BrokerResponders(self.routes, self.kv, self.settings, clock, self._turns, self._heard)
+        admin = AdminResponders(self.kv, self.settings)
         self.journal = Journal(self.routes, clock, ready=lambda: self.look_ups.ready)
-        self.responders = ResponderTable(
-            self.look_ups, brokers, AdminResponders(self.kv, self.settings), JournalResponders(self.journal)
-        )
+        owners: list[object] = [self.look_ups, brokers, admin, JournalResponders(self.journal)]
+        self.controller: Controller | None = None
+        if setup.namesrv.enable_controller_in_namesrv:
+            owners.append(self._make_controller(platform, admin))
+        self.responders = ResponderTable(*owners)
         self.access.guard(self.responders, NAMESRV_ADMIN_CODES)
         self.access.setServiceParent(self)
         self.lane = RouteLane(self.routes.topology, self.settings)
@@ -116,13 +122,15 @@ class NamesrvService(MultiService):
 
     def startService(self) -> None:
         """
-        Load the key-value table and listen.
+        Load the key-value table and the controller's groups, and listen.
 
-        Raises StateFileError when its file is broken, DiskError when it cannot be read, CannotListenError, ConfigError
+        Raises StateFileError when a file is broken, DiskError when it cannot be read, CannotListenError, ConfigError
         when certificates or accounts cannot be used; then nothing is left running.
         Java: NamesrvController#initialize, #start
         """
         self.kv.load()
+        if self.controller is not None:
+            self.controller.load()
         self.look_ups.started_ms = steady_ms(self.clock)
         self.journal.started_ms = steady_ms(self.clock)
         try:
@@ -140,6 +148,16 @@ class NamesrvService(MultiService):
         """Close the port and all connections; fires when nothing is left."""
         stopped = [periodic.stop() for periodic in self._periodic]
         return DeferredList([super().stopService(), *stopped])
+
+    def _make_controller(self, platform: Platform, admin: AdminResponders) -> object:
+        """Make the controller; return its responders."""
+        # Lazy: few NameServers are controllers, and each start would pay.
+        from rmq.namesrv.controller.responders import ControllerResponders
+        from rmq.namesrv.controller.service import Controller
+
+        self.controller = controller = Controller(platform.reactor, platform.disk, self.settings, self._client)
+        controller.setServiceParent(self)
+        return ControllerResponders(controller, self.settings, admin)
 
     def _set_policy(self) -> None:
         config = self.settings.namesrv
@@ -178,6 +196,12 @@ class NamesrvService(MultiService):
 
     def _channel_closed(self, channel: Channel, reason: str) -> None:
         self.routes.channel_closed(channel, moment(self.clock), reason)
+        if self.controller is not None:
+            self.controller.channel_closed(channel)
+
+    def _heard(self, header: BrokerHeartbeatHeader, channel: Channel) -> None:
+        if self.controller is not None:
+            self.controller.heard(header, channel)
 
     def _happened(self, event: RouteEvent) -> None:
         """Record and log an event."""

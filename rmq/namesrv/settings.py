@@ -10,7 +10,13 @@ from collections.abc import Callable, Mapping
 
 from twisted.logger import Logger
 
-from rmq.namesrv.config import CONFIG_CLASSES, UNSUPPORTED_SWITCHES, NamesrvConfig, NamesrvSetup, NettyServerConfig
+from rmq.namesrv.config import (
+    CONFIG_CLASSES,
+    ControllerConfig,
+    NamesrvConfig,
+    NamesrvSetup,
+    NettyServerConfig,
+)
 from rmq.remoting.access import check_white_list, refused_keys
 from rmq.runtime.config import config_fields, to_properties, update
 from rmq.runtime.disk.files import Disk
@@ -32,6 +38,7 @@ class Settings:
         self._path = setup.namesrv.config_store_path
         self.namesrv: NamesrvConfig = setup.namesrv
         self.netty: NettyServerConfig = setup.netty
+        self.controller: ControllerConfig = setup.controller
         self._extra = dict(setup.extra)
         # Read from the file and written to it, but never shown.
         self._secret = dict(setup.access.changed())
@@ -48,6 +55,10 @@ class Settings:
         """Return it as properties, ``key=value`` lines.  Java: Configuration#getAllConfigsFormatString"""
         return to_properties(self.namesrv, self.netty, extra=self._extra)
 
+    def controller_text(self) -> str:
+        """Return the controller's part as properties."""
+        return to_properties(self.controller, self.netty)
+
     def black_listed(self, values: Mapping[str, str]) -> list[str]:
         """Return the keys of ``values`` that may not be changed over the network."""
         lists = self.namesrv
@@ -63,9 +74,11 @@ class Settings:
         Java: Configuration#update
         """
         namesrv, netty = update(self.namesrv, values), update(self.netty, values)
-        text = to_properties(namesrv, netty, extra={**self._extra, **self._secret})
+        controller = update(self.controller, values)
+        parts = (namesrv, netty, controller) if namesrv.enable_controller_in_namesrv else (namesrv, netty)
+        text = to_properties(*parts, extra={**self._extra, **self._secret})
         write_state(self._disk, self._path, text.encode())
-        self.namesrv, self.netty = namesrv, netty
+        self.namesrv, self.netty, self.controller = namesrv, netty, controller
         for key in sorted(values):
             if key in self._known:
                 self._log.info("{key} changed to {value}", key=key, value=values[key])
@@ -76,9 +89,6 @@ class Settings:
             listener()
 
     def _warn_of_unsupported(self) -> None:
-        for field in config_fields(NamesrvConfig):
-            if field.name in UNSUPPORTED_SWITCHES and getattr(self.namesrv, field.name):
-                self._log.warn("{key}=true has no effect: it is not supported", key=field.key)
         if self.namesrv.cluster_test and not self._production_addrs:
             self._log.warn(
                 "{key}=true has no effect: set production's NameServers with -n or NAMESRV_ADDR",

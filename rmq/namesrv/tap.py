@@ -52,11 +52,12 @@ class Options(RmqOptions):
 
 def setup_of(options: Options) -> NamesrvSetup:
     """Return the setup that parsed options describe."""
-    namesrv, netty, *access = options.configs
+    namesrv, netty, controller, *access = options.configs
     given = options[NAMESRV_KEY] or os.environ.get("NAMESRV_ADDR", "")
     return NamesrvSetup(
         namesrv=namesrv,
         netty=netty,
+        controller=controller,
         extra=options.unknown,
         access=AccessSetup.of(access),
         production_addrs=tuple(addr.strip() for addr in given.split(";") if addr.strip()),

@@ -13,7 +13,7 @@ from twisted.internet.endpoints import TCP4ClientEndpoint
 from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactorClock, StringTransport
 
-from rmq.namesrv.config import NamesrvConfig, NamesrvSetup, NettyServerConfig
+from rmq.namesrv.config import ControllerConfig, NamesrvConfig, NamesrvSetup, NettyServerConfig
 from rmq.namesrv.live import LiveBroker
 from rmq.namesrv.routes import RouteTable
 from rmq.namesrv.service import NamesrvService, build_namesrv
@@ -82,6 +82,7 @@ class Talk:
                 kv_config_path=self.path("kvConfig.json"), config_store_path=self.path("namesrv.properties"), **config
             ),
             netty=NettyServerConfig(bind_address="127.0.0.1"),
+            controller=ControllerConfig(controller_store_path=self.path("controller")),
         )
         self.said: list[str] = []
         #: when it gave memory back, in seconds

@@ -266,9 +266,9 @@ class ConfigTests(SynchronousTestCase):
     def test_unsupported_switches_are_reported(self) -> None:
         """Whoever switches on what does not exist here finds a warning with the key in the log."""
         with capturedLogs() as events:
-            Talk(self.mktemp(), enable_controller_in_namesrv=True, cluster_test=True)
+            Talk(self.mktemp(), cluster_test=True)
         warned = {event["key"] for event in events if event["log_level"] is LogLevel.warn}
-        self.assertEqual(warned, {"enableControllerInNamesrv", "clusterTest"})
+        self.assertEqual(warned, {"clusterTest"})
 
     def test_keys_of_others_stay_in_the_file(self) -> None:
         """Keys that are not ours survive an updateNamesrvConfig, which cannot change them."""

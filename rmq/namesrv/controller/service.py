@@ -1,0 +1,278 @@
+"""
+The controller: its table on disk, elections, and the notices to brokers.
+
+Java: ControllerManager, DLedgerController
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol
+
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from rmq.namesrv.controller.groups import Group, choose_master, encode_groups, parse_groups
+from rmq.namesrv.controller.live import Hearing
+from rmq.namesrv.settings import Settings
+from rmq.remoting.channel import Channel
+from rmq.remoting.responders import Refuse
+from rmq.runtime.clock import Periodic, steady_ms
+from rmq.runtime.disk.files import Disk, DiskError
+from rmq.runtime.disk.statefile import StateFileError, write_state
+from rmq.wire.api.controller import NOTIFY_BROKER_ROLE_CHANGED, RoleChangedHeader, SyncStateSet
+from rmq.wire.api.routes import BrokerHeartbeatHeader
+from rmq.wire.codes import ResponseCode
+from rmq.wire.contract import Contract
+
+TICK_S = 1.0
+#: a tick that is later than this finds a process that was stopped, not silent brokers
+LATE_S = 1.0
+STATE_FILE = "replicas.json"
+
+
+class Notifier(Protocol):
+    """Sends notices; a `RemotingClient` is one."""
+
+    def oneway(
+        self,
+        addr: str,
+        contract: Contract[RoleChangedHeader, SyncStateSet, None, None],
+        header: RoleChangedHeader,
+        body: SyncStateSet,
+    ) -> None:
+        """Send a one-way request; an address that cannot be reached is logged."""
+
+
+class Controller(Service):
+    """
+    Looks after the groups whose brokers have ``enableControllerMode=true``.
+
+    One process decides: there must be one such controller for a group, and its state must survive
+    (``controllerStorePath``). While it is away, a pair works as it is, and nobody is elected.
+    """
+
+    _log = Logger()
+    name = "controller"
+
+    def __init__(self, clock: IReactorTime, disk: Disk, settings: Settings, notifier: Notifier) -> None:
+        self._clock = clock
+        self._disk = disk
+        self._settings = settings
+        self._notifier = notifier
+        self._path = os.path.join(settings.controller.controller_store_path, STATE_FILE)
+        self._groups: dict[str, Group] = {}
+        self._hearing = Hearing()
+        self._ticked_s: float | None = None
+        self._ticks = Periodic(clock, TICK_S, self._tick, name="scan of the controller", first_s=TICK_S)
+
+    def load(self) -> None:
+        """
+        Read the groups. Raises StateFileError when their file is broken, DiskError when it cannot be read.
+
+        The ``.bak`` is never used by itself: a broker that has left the SyncStateSet since may be in it, and would be
+        elected without the messages that were acknowledged meanwhile.
+        """
+        backup = f"{self._path}.bak"
+        if not self._disk.exists(self._path):
+            if self._disk.exists(backup):
+                raise StateFileError(f"{self._path} is missing, {backup} is older than it: see docs/failover.md")
+            self._groups = {}
+            return
+        try:
+            self._groups = parse_groups(self._disk.read_whole(self._path))
+        except ValueError as error:
+            raise StateFileError(f"{self._path}: {error}; {backup} is older than it: see docs/failover.md") from error
+
+    def startService(self) -> None:
+        super().startService()
+        self._hearing.be_patient(steady_ms(self._clock))
+        self._ticked_s = None
+        self._ticks.start()
+        self._log.info(
+            "the controller decides about the masters of {count} groups ({path})",
+            count=len(self._groups),
+            path=self._path,
+        )
+
+    def stopService(self) -> Deferred[None]:
+        super().stopService()
+        return self._ticks.stop()
+
+    # questions
+
+    def group(self, broker_name: str) -> Group | None:
+        """Return a group; None for an unknown one."""
+        return self._groups.get(broker_name)
+
+    def known_group(self, broker_name: str, code: int, remark: str) -> Group:
+        """Return a group; an unknown one is refused with ``code``."""
+        group = self._groups.get(broker_name)
+        if group is None:
+            raise Refuse(code, remark)
+        return group
+
+    def lives(self, broker_name: str, broker_id: int | None) -> bool:
+        """Tell whether a broker is heard."""
+        return broker_id is not None and self._hearing.lives((broker_name, broker_id), steady_ms(self._clock))
+
+    def has_master(self, group: Group) -> bool:
+        """Tell whether a group has a master that is not lost."""
+        master_id = group.master_id
+        if master_id is None:
+            return False
+        return not self._hearing.is_lost((group.broker_name, master_id), steady_ms(self._clock))
+
+    # changes
+
+    def keep(self, group: Group) -> Group:
+        """Write a changed group to disk, then use it; a DiskError is refused, and nothing has changed."""
+        before = self._groups.get(group.broker_name)
+        if group != before:
+            self._write({**self._groups, group.broker_name: group})
+            self._log_change(before, group)
+        return group
+
+    def forget(self, group: Group, ids: list[int]) -> None:
+        """Forget brokers of a group, the whole group without ``ids``."""
+        left = group.without_members(ids) if ids else None
+        if left is not None:
+            self.keep(left)
+        else:
+            self._write({name: other for name, other in self._groups.items() if name != group.broker_name})
+            self._log.warn("{group}: forgotten, as a tool asked", group=group.broker_name)
+        for broker_id in ids or group.members:
+            self._hearing.forget((group.broker_name, broker_id))
+
+    def heard(self, header: BrokerHeartbeatHeader, channel: object) -> None:
+        """Take a heartbeat; that of a broker without an id here counts for nothing."""
+        group = self._groups.get(header.broker_name)
+        if group is None or header.broker_id is None or header.broker_id not in group.members:
+            return
+        self._hearing.hear(
+            (header.broker_name, header.broker_id),
+            channel,
+            steady_ms(self._clock),
+            timeout_ms=header.heartbeat_timeout_mills,
+            epoch=header.epoch,
+            end_offset=header.max_offset,
+            priority=header.election_priority,
+        )
+
+    def channel_closed(self, channel: Channel) -> None:
+        """Note that a connection of a broker closed."""
+        for broker_name, broker_id in self._hearing.closed(channel, steady_ms(self._clock)):
+            self._log.info(
+                "{group}: the connection of broker {broker_id} closed", group=broker_name, broker_id=broker_id
+            )
+
+    def restarted(self, group: Group, broker_id: int, *, may_lack_messages: bool) -> Group:
+        """Note that a broker has started again, as one of ours says of itself; return its group."""
+        return self.keep(group.after_restart(broker_id, may_lack_messages=may_lack_messages))
+
+    def elect(self, group: Group, *, asker: int | None = None, wanted: int | None = None) -> Group:
+        """
+        Give a group a master, or the next epoch without one; return the group as it is then.
+
+        ``asker`` is the broker that asks: it becomes the first master that a group ever has. ``wanted`` is the broker
+        that a tool wants. A group whose master lives stays as it is, unless another is wanted. A change is on disk,
+        and brokers are notified of it.
+
+        Java: ReplicasInfoManager#electMaster
+        """
+        if wanted is None and self.has_master(group):
+            return group
+        candidates = self._hearing.candidates(group.broker_name, group.members, steady_ms(self._clock))
+        if group.master_epoch == 0 and asker is not None and wanted is None:
+            if asker not in group.members:
+                raise Refuse(ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, "Broker hasn't been registered")
+            master_id: int | None = asker
+        else:
+            master_id = choose_master(
+                group,
+                candidates,
+                wanted=wanted,
+                unclean=self._settings.controller.enable_elect_unclean_master,
+            )
+        if master_id == group.master_id or (master_id is None and wanted is not None):
+            return group
+        if master_id is None:
+            return self.keep(group.without_master())
+        elected = self.keep(group.with_master(master_id))
+        self._notify(elected)
+        return elected
+
+    # inside
+
+    def _write(self, groups: dict[str, Group]) -> None:
+        try:
+            write_state(self._disk, self._path, encode_groups(groups))
+        except DiskError as error:
+            self._log.error("the controller's state was not changed: {error}", error=error)
+            raise Refuse(
+                ResponseCode.SYSTEM_ERROR, f"nothing was changed: the file cannot be written: {error}"
+            ) from error
+        self._groups = groups
+
+    def _log_change(self, before: Group | None, group: Group) -> None:
+        if before is None or before.master_id != group.master_id or before.master_epoch != group.master_epoch:
+            self._log.warn(
+                "{group}: master {master} at {address}, epoch {epoch}; was {old}",
+                group=group.broker_name,
+                master="none" if group.master_id is None else group.master_id,
+                address=group.address(group.master_id) or "-",
+                epoch=group.master_epoch,
+                old="none" if before is None or before.master_id is None else before.master_id,
+            )
+        if before is None or before.sync_state_set != group.sync_state_set:
+            self._log.info(
+                "{group}: SyncStateSet {ids}, epoch {epoch}",
+                group=group.broker_name,
+                ids=sorted(group.sync_state_set),
+                epoch=group.sync_state_set_epoch,
+            )
+
+    def _notify(self, group: Group) -> None:
+        if not self._settings.controller.notify_broker_role_changed:
+            return
+        header = RoleChangedHeader(
+            master_address=group.address(group.master_id),
+            master_broker_id=group.master_id,
+            master_epoch=group.master_epoch,
+            sync_state_set_epoch=group.sync_state_set_epoch,
+        )
+        body = set_of(group)
+        for broker_id, member in sorted(group.members.items()):
+            if self.lives(group.broker_name, broker_id):
+                self._notifier.oneway(member.address, NOTIFY_BROKER_ROLE_CHANGED, header, body)
+
+    def _tick(self) -> None:
+        now_s = self._clock.seconds()
+        before_s, self._ticked_s = self._ticked_s, now_s
+        if before_s is not None and now_s - before_s > TICK_S + LATE_S:
+            self._log.warn(
+                "the controller was stopped for {late_s:.1f} s: it waits for heartbeats before it elects",
+                late_s=now_s - before_s - TICK_S,
+            )
+            self._hearing.be_patient(steady_ms(self._clock))
+            return
+        for group in list(self._groups.values()):
+            if group.master_epoch and not self.has_master(group):
+                self._replace_master(group)
+
+    def _replace_master(self, group: Group) -> None:
+        if group.master_id is not None:
+            self._log.warn(
+                "{group}: broker {broker_id}, the master, is lost", group=group.broker_name, broker_id=group.master_id
+            )
+        try:
+            self.elect(group)
+        except Refuse as error:  # the disk; it is in the log
+            self._log.error("{group}: nobody was elected: {error}", group=group.broker_name, error=error.remark)
+
+
+def set_of(group: Group) -> SyncStateSet:
+    """Return the SyncStateSet as it goes into bodies."""
+    return SyncStateSet(sync_state_set=sorted(group.sync_state_set), sync_state_set_epoch=group.sync_state_set_epoch)

@@ -13,9 +13,9 @@ from pathlib import Path
 from twisted.application.service import Service
 
 from rmq.broker.config import BrokerSetup
-from rmq.broker.responders.refused import REFUSED
+from rmq.broker.responders.refused import REFUSED, WITHOUT_CONTROLLER
 from rmq.broker.service import build_broker
-from rmq.namesrv.config import NamesrvSetup
+from rmq.namesrv.config import NamesrvConfig, NamesrvSetup
 from rmq.namesrv.service import build_namesrv
 from rmq.remoting.responders import ResponderTable
 from rmq.sim.net import SimNet
@@ -169,15 +169,17 @@ All its sub-commands print the same about both, but for what follows; `tests/rea
 """
 
 
-def tables() -> tuple[ResponderTable, ResponderTable]:
-    """Return what a NameServer and a broker answer."""
+def tables() -> tuple[ResponderTable, ResponderTable, ResponderTable]:
+    """Return what a NameServer, one that is a controller too, and a broker answer."""
     world = World(0)
     node = Node(world, SimNet(world), "docs")
     node.start(lambda _: Service())
     platform = platform_for(node)
     namesrv = build_namesrv(platform, NamesrvSetup())
+    with_controller = NamesrvSetup(namesrv=NamesrvConfig(enable_controller_in_namesrv=True))
+    controller = build_namesrv(platform, with_controller)
     broker = build_broker(platform, BrokerSetup(), host_address="10.0.0.1", host_name="docs")
-    return namesrv.responders, broker.responders
+    return namesrv.responders, controller.responders, broker.responders
 
 
 def name_of(code: int) -> str:
@@ -202,12 +204,17 @@ def listing(title: str, rows: list[tuple[int, str]], reason_title: str | None = 
 
 def text() -> str:
     """Return the whole document."""
-    namesrv, broker = tables()
+    namesrv, controller, broker = tables()
+    more = controller.codes() - namesrv.codes()
     answered = [
         listing("NameServer: answered", [(code, "") for code in sorted(namesrv.codes())]),
+        listing("NameServer with enableControllerInNamesrv=true: answered too", [(code, "") for code in sorted(more)]),
         listing("Broker: answered", [(code, "") for code in sorted(broker.codes())]),
+        listing(
+            "Broker with enableControllerMode=true: answered too", [(code, "") for code in sorted(WITHOUT_CONTROLLER)]
+        ),
     ]
-    refused = sorted((int(code), why or family(int(code))) for code, why in REFUSED.items())
+    refused = sorted((int(code), why or family(int(code))) for code, why in {**REFUSED, **WITHOUT_CONTROLLER}.items())
     return "\n".join([HEAD, *answered, listing("Broker: refused with code 3", refused, "why"), TAIL])
 
 

@@ -172,6 +172,16 @@ class BrokerConfig:
         "", "keys that updateBrokerConfig may change although docs/security.md lists them, separated by `;`", local=True
     )
     broker_config_path: str | None = _key(None, "no effect: updateBrokerConfig rewrites the file of -c", local=True)
+    enable_controller_mode: bool = _key(
+        False, "a controller elects the master: brokerRole and brokerId are not used (docs/failover.md)", local=True
+    )
+    controller_addr: str = _key("", "the controller, host:port", local=True)
+    controller_heart_beat_timeout_mills: int = _key(
+        10_000, "silence after which the controller gives up this broker", low=2000
+    )
+    broker_election_priority: int = _key(
+        2**31 - 1, "of brokers with equally long logs the one with the smallest becomes master", local=True
+    )
     dump_dir: str | None = _key(
         None, "where SIGUSR1 writes consistency dumps; default: <storePathRootDir>-dumps", local=True
     )
@@ -309,6 +319,10 @@ def resolve(
     broker, store = setup.broker, setup.store
     _refuse_unsupported(setup)
     _check_texts(store)
+    # Apache's default mode has no SyncStateSet either, and ignores the key.
+    store = attrs.evolve(store, all_ack_in_sync_state_set=broker.enable_controller_mode)
+    if broker.enable_controller_mode:
+        store = _controlled(broker, store)
     check_white_list(broker.config_white_list, CONFIG_CLASSES)
     if store.broker_role is BrokerRole.SLAVE:
         if broker.broker_id <= 0:
@@ -336,6 +350,25 @@ def resolve(
     return attrs.evolve(setup, broker=broker, store=store, access=_access(setup), store_address=store_address)
 
 
+def _controlled(broker: BrokerConfig, store: StoreConfig) -> StoreConfig:
+    """Return the configuration of the store of a broker whose role a controller decides."""
+    if not broker.controller_addr:
+        raise ConfigError("enableControllerMode=true needs controllerAddr")
+    for addr in broker.controller_addr.split(";"):
+        try:
+            split_addr(addr.strip())
+        except ValueError as error:
+            raise ConfigError(f"controllerAddr={broker.controller_addr}: {error}") from None
+    if store.ha_master_address:
+        raise ConfigError("haMasterAddress: with enableControllerMode=true the controller names the master")
+    if store.ha_transfer_flushed_only:
+        raise ConfigError("haTransferFlushedOnly=true cannot be used with enableControllerMode=true")
+    # Each role sets its own. With SYNC_FLUSH what a broker has acknowledged in either is on its disk: a power failure
+    # changes nothing.
+    store = attrs.evolve(store, broker_role=BrokerRole.SYNC_MASTER)
+    return attrs.evolve(store, ha_ack_after_flush=store.ha_ack_after_flush or store.is_sync_flush)
+
+
 def second_master(setup: BrokerSetup) -> str | None:
     """
     Return a warning when ``setup`` was probably meant to be a slave's; None otherwise.
@@ -343,7 +376,7 @@ def second_master(setup: BrokerSetup) -> str | None:
     Apache treats such a broker as a master, and so do we; but two masters of one name replace each other's routes.
     """
     broker_id, role = setup.broker.broker_id, setup.store.broker_role
-    if role is BrokerRole.SLAVE or broker_id == 0:
+    if role is BrokerRole.SLAVE or broker_id == 0 or setup.broker.enable_controller_mode:
         return None
     return f"brokerId={broker_id} counts as 0, because brokerRole={role.name}; a slave needs brokerRole=SLAVE"
 
@@ -406,8 +439,6 @@ def _ip_of(key: str, host: str, look_up: Callable[[str], str]) -> str:
 
 def _refuse_unsupported(setup: BrokerSetup) -> None:
     """A start that skipped these would give up what the operator relies on."""
-    if (setup.extra.enable_controller_mode or "").strip().lower() == "true":
-        raise ConfigError("enableControllerMode=true is not supported: its HA dialect differs; use brokerRole")
     if setup.store.enable_d_leger_commit_log:
         raise ConfigError("enableDLegerCommitLog=true is not supported; use brokerRole")
     if setup.store.store_type != "default":

@@ -26,9 +26,8 @@ _KEYS = """
     transactionMetricFlushInterval transactionOpMsgMaxSize transactionOpBatchInterval forwardTimeout
     enableSlaveActingMaster enableRemoteEscape skipPreOnline asyncSendEnable useServerSideResetOffset
     consumerOffsetUpdateVersionStep delayOffsetUpdateVersionStep lockInStrictMode compatibleWithOldNameSrv
-    enableControllerMode controllerAddr fetchControllerAddrByDnsLookup syncBrokerMetadataPeriod
-    checkSyncStateSetPeriod syncControllerMetadataPeriod controllerHeartBeatTimeoutMills
-    validateSystemTopicWhenUpdateTopic brokerElectionPriority useStaticSubscription metricsExporterType
+    fetchControllerAddrByDnsLookup syncBrokerMetadataPeriod checkSyncStateSetPeriod syncControllerMetadataPeriod
+    validateSystemTopicWhenUpdateTopic useStaticSubscription metricsExporterType
     metricsOtelCardinalityLimit metricsGrpcExporterTarget metricsGrpcExporterHeader metricGrpcExporterTimeOutInMills
     metricGrpcExporterIntervalInMills metricLoggingExporterIntervalInMills metricsPromExporterPort
     metricsPromExporterHost metricsLabel metricsInDelta channelExpiredTimeout subscriptionExpiredTimeout
@@ -41,14 +40,14 @@ _KEYS = """
 """
 #: those that no request changes over the network
 _LOCAL = """
-    fetchNameSrvAddrByDnsLookup enableSlaveActingMaster enableRemoteEscape controllerAddr enableControllerMode
-    fetchControllerAddrByDnsLookup brokerElectionPriority metricsGrpcExporterTarget metricsGrpcExporterHeader
+    fetchNameSrvAddrByDnsLookup enableSlaveActingMaster enableRemoteEscape fetchControllerAddrByDnsLookup
+    metricsGrpcExporterTarget metricsGrpcExporterHeader
     metricsExporterType metricsPromExporterPort metricsPromExporterHost configManagerVersion
 """
 #: those of MessageStoreConfig, NettyServerConfig, NettyClientConfig and AuthConfig, which a start reports as unknown
 _FOREIGN = """
     accessMessageInMemoryHotRatio aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond
-    allAckInSyncStateSet asyncLearner authConfigPath authenticationMetadataProvider authenticationProvider
+    asyncLearner authConfigPath authenticationMetadataProvider authenticationProvider
     authenticationStrategy authenticationWhitelist authorizationMetadataProvider authorizationProvider
     authorizationStrategy authorizationWhitelist autoMessageVersionOnTopicLen batchDispatchRequestThreadPoolNums
     bottomMostCompressionTypeForConsumeQueueStore cleanRocksDBDirtyCQIntervalMin cleanSwapedMapInterval
@@ -59,7 +58,7 @@ _FOREIGN = """
     disappearTimeAfterStart dispatchCqCacheNum dispatchCqThreads dispatchFromSenderThread enableAsyncReput
     enableAutoInSyncReplicas enableBuildConsumeQueueConcurrently enableCleanExpiredOffset enableCompaction
     enableReconnectForGoAway enableRocksDBLog enableShutdownGracefully enabledAppendPropCRC forceVerifyPropCRC
-    haFlowControlEnable haMaxGapNotInSync haMaxTimeSlaveNotCatchup initAuthenticationUser
+    haFlowControlEnable haMaxGapNotInSync initAuthenticationUser
     innerClientAuthenticationCredentials logicQueueForceSwapMapInterval logicQueueSwapMapInterval
     logicQueueSwapMapReserveFileNum logicalDiskSpaceCleanForciblyThreshold mappedFileSizeTimerLog
     mappedFileSwapEnable mapperFileSizeBatchConsumeQueue maxAsyncPutMessageRequests maxBatchDeleteFilesNum
@@ -84,7 +83,6 @@ _FOREIGN = """
 
 #: what the broker reads: the attribute and what is printed of it
 _READ = {
-    "enableControllerMode": ("enable_controller_mode", "5.x only, no effect"),
     "fetchNameSrvAddrByDnsLookup": ("fetch_name_srv_addr_by_dns_lookup", "5.x only, no effect"),
     "metricsExporterType": (
         "metrics_exporter_type",
@@ -117,7 +115,6 @@ class BrokerConfig5x:
 
     FOREIGN_KEYS = frozenset(_FOREIGN.split())
 
-    enable_controller_mode: str | None = None
     fetch_name_srv_addr_by_dns_lookup: str | None = None
     metrics_exporter_type: str | None = None
     metrics_prom_exporter_port: str | None = None

@@ -99,7 +99,7 @@ class SendLane:
             setup.broker.broker_cluster_name,
             around(responder.ext),
             later is not None,
-            setup.store.is_sync_flush,
+            setup.store.hides_unconfirmed,
         )
         self._known: dict[bytes, Any] = {}
         #: versions from which the known topics and ``_accepts`` were learned

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 
+import msgspec
 from twisted.application.service import MultiService, Service
 from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
 from twisted.internet.interfaces import IDelayedCall
@@ -21,6 +22,7 @@ from rmq.broker.consumerfilters import ConsumerFilters, compile_filter
 from rmq.broker.consumerlanes import add_consumer_lanes
 from rmq.broker.delays import Delays
 from rmq.broker.dump import Dumps
+from rmq.broker.elected.role import ElectedRole
 from rmq.broker.filters import SQL92
 from rmq.broker.flowcontrol import SAMPLE_S as FLOW_SAMPLE_S
 from rmq.broker.flowcontrol import FlowControl
@@ -41,7 +43,7 @@ from rmq.broker.responders.forwarding import ForwardingResponder
 from rmq.broker.responders.offsets import OffsetResponder
 from rmq.broker.responders.pulling import PullResponder
 from rmq.broker.responders.queries import QueryResponder
-from rmq.broker.responders.refused import REFUSED
+from rmq.broker.responders.refused import REFUSED, WITHOUT_CONTROLLER
 from rmq.broker.responders.replication import ReplicationResponder
 from rmq.broker.responders.replies import ReplyResponder
 from rmq.broker.responders.sendback import SendBackResponder
@@ -70,6 +72,7 @@ from rmq.runtime.tls.config import TlsMode, resolve_tls
 from rmq.runtime.tls.context import ClientTls
 from rmq.store.dispatch import delay_levels
 from rmq.store.store import MessageStore
+from rmq.wire.api.common import TopicConfigWrapper
 from rmq.wire.codes import RequestCode
 from rmq.wire.compiled import PURE_PYTHON
 from rmq.wire.record import SCHEDULE_TOPIC
@@ -96,8 +99,8 @@ class BrokerService(MultiService):
     """
     A broker; made by :func:`build_broker`.
 
-    ``announce`` is called with Apache's boot line. After a failed fsync ``on_fatal`` is called with the reason and has
-    to end the process; without it the reactor is stopped.
+    ``elected`` is the role that a controller gave it. ``announce`` is called with Apache's boot line. After a failed
+    fsync ``on_fatal`` is called with the reason and has to end the process; without it the reactor is stopped.
     """
 
     _log = Logger()
@@ -110,9 +113,11 @@ class BrokerService(MultiService):
         announce: Callable[[str], object] | None = None,
         on_fatal: Callable[[str], object] | None = None,
         config_path: str | None = None,
+        elected: ElectedRole | None = None,
     ) -> None:
         super().__init__()
         self.setup = setup
+        self._elected = elected
         self._platform = platform
         self.clock = clock = platform.reactor
         self.boot_ms = steady_ms(clock)
@@ -150,7 +155,7 @@ class BrokerService(MultiService):
         self.access = Access(platform, setup.access, rocketmq_home=broker.rocketmq_home, admin_codes=BROKER_ADMIN_CODES)
         self.client = RemotingClient(platform, name="broker client", tls=self.access.client_tls, sign=self.access.sign)
         self.registration = Registration(
-            self.client, RegistrationTerms.of(setup), self.topics.snapshot, clock, setup.namesrv_addrs
+            self.client, RegistrationTerms.of(setup), self._registered_topics, clock, setup.namesrv_addrs
         )
         self.ha = HAService(
             platform,
@@ -159,6 +164,7 @@ class BrokerService(MultiService):
             host=setup.server.bind_address,
             role=setup.store.broker_role,
             secured=self._secured_replication() if setup.store.ha_tls_enable else None,
+            term=None if elected is None else elected.term,
         )
         self.store.replication = self.ha
         self.flow = FlowControl(self.settings, clock, self.store)
@@ -249,7 +255,8 @@ class BrokerService(MultiService):
                 broker_addr=setup.address,
             ),
             ReplicationResponder(setup, self._platform.disk, topics, groups, offsets, delays, self.ha.status),
-            refused=REFUSED,
+            *self._election_responders(),
+            refused=REFUSED if self._elected is not None else {**REFUSED, **WITHOUT_CONTROLLER},
             stats=self._requests,
         )
         add_send_lane(table, sends, settings, clock, store, topics, stats)
@@ -258,6 +265,27 @@ class BrokerService(MultiService):
         add_question_lanes(table, store, offset_responder, topic_responder, is_slave=setup.is_slave)
         add_pull_lane(table, pulls, settings, clock, store, topics, groups, consumers, offsets, polls, stats)
         return table
+
+    def _registered_topics(self) -> TopicConfigWrapper:
+        """
+        Return the topics as NameServers get them: with the epoch, where a controller elects the master.
+
+        A NameServer refuses a master of an older epoch than the one that it has: that one was replaced unnoticed.
+        """
+        topics = self.topics.snapshot()
+        if self._elected is None:
+            return topics
+        version = msgspec.structs.replace(topics.data_version, state_version=self._elected.term.epoch)
+        return msgspec.structs.replace(topics, data_version=version)
+
+    def _election_responders(self) -> list[object]:
+        elected = self._elected
+        if elected is None:
+            return []
+        # Lazy import: needed with enableControllerMode only.
+        from rmq.broker.responders.election import ElectionResponder
+
+        return [ElectionResponder(self.setup, self.store, elected.term.broker_id, elected.epochs, elected.notified)]
 
     def _secured_replication(self) -> Secured:
         setup, disk = self.setup, self._platform.disk
@@ -322,8 +350,11 @@ class BrokerService(MultiService):
         self.store.on_arrival(self.delays.arrived, topic=SCHEDULE_TOPIC)
         self.store.on_failure(self._store_failed)
         self.topics.on_created(self.registration.topic_created)
+        if self._elected is not None and not self.setup.is_slave:
+            self.store.on_appended(lambda: self.store.replicated(self.ha.confirmed_offset))
         if self.setup.is_slave:
-            self.registration.on_master(self._master_is)
+            if self._elected is None:
+                self.registration.on_master(self.follow)
             self.store.on_flushed(self.metadata_sync.log_flushed)
             self.store.on_queue_made(self.metadata_sync.queue_made)
         else:
@@ -365,6 +396,8 @@ class BrokerService(MultiService):
             else f"in pure Python: rmq.store._record is not compiled, or switched off by {PURE_PYTHON}",
         )
         self.store.load()
+        if self._elected is not None:
+            self._elected.loaded(self.store.end_offset)
         self.topics.load()
         self.groups.load()
         self.filters.load()
@@ -522,7 +555,8 @@ class BrokerService(MultiService):
             member.channel.close("expired: no heartbeat")
         self.locks.expire(now)
 
-    def _master_is(self, master_addr: str | None, ha_addr: str | None) -> None:
+    def follow(self, master_addr: str | None, ha_addr: str | None) -> None:
+        """Replicate from the master at these addresses; only on a running slave."""
         if ha_addr:
             self.ha.set_master(ha_addr)
         self.metadata_sync.set_master(master_addr)

@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -125,10 +126,15 @@ def makeService(options: Options) -> IService:
     reactor = the_reactor()
     platform = real_platform(reactor)
     supervisor = supervisor_of(reactor, os.environ)
+    setup = setup_of(options)
+    # Lazy import: most brokers have the role that their file names.
+    build: Callable[..., Any] = build_broker
+    if setup.broker.enable_controller_mode:
+        from rmq.broker.elected.service import build_elected as build
     try:
-        broker = build_broker(
+        broker = build(
             platform,
-            setup_of(options),
+            setup,
             host_address=first_address(),
             host_name=socket.gethostname(),
             look_up=address_of,
@@ -142,13 +148,18 @@ def makeService(options: Options) -> IService:
 
     def face() -> Face:
         # Lazy import: prometheus_client is an extra, needed with metrics only.
-        from rmq.broker.http.face import broker_face
+        from rmq.broker.http.face import broker_face, elected_face
 
-        return broker_face(broker)
+        return broker_face(broker) if isinstance(broker, BrokerService) else elected_face(broker)
+
+    def namespace() -> dict[str, Any]:
+        if isinstance(broker, BrokerService):
+            return {"broker": broker, "store": broker.store, "ha": broker.ha}
+        return {"elected": broker}  # `elected.broker` is the broker of its present role
 
     return options.top_service(
         broker,
-        lambda: {"broker": broker, "store": broker.store, "ha": broker.ha},
+        namespace,
         face=face,
         start_errors=(StoreError, StateFileError, DiskError, ConfigError),
         supervisor=supervisor,

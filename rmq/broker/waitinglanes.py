@@ -69,7 +69,7 @@ def add_waiting_lanes(
     delays_ms = delay_levels(config.message_delay_level)
     for lane in sends, others:
         lane.park(delays_ms)
-    host, hides = settings.setup.store_host, config.is_sync_flush
+    host, hides = settings.setup.store_host, config.hides_unconfirmed
     later = None
     if not answers_at_once(config):
         later = AnswersLater(ends.outcome, stats, table.stats, EndLane.code, clock)

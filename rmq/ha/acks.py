@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
@@ -25,6 +27,8 @@ class SlaveAck:
     reported: bool = True
     #: where the log ended when another connection joined last: an acknowledgement beyond it proves that this one lives
     doubted_to: int = -1
+    #: its id, where a controller elects the master
+    broker_id: int | None = None
 
     @property
     def is_proven(self) -> bool:
@@ -57,13 +61,17 @@ class Acks:
     def __contains__(self, connection: int) -> bool:
         return connection in self._slaves
 
-    def join(self, connection: int, host: str, offset: int, *, start_offset: int, end: int) -> None:
+    def join(
+        self, connection: int, host: str, offset: int, *, start_offset: int, end: int, broker_id: int | None = None
+    ) -> None:
         """Count a connection whose first report was valid; the log ends at ``end`` now."""
         for slave in self._slaves.values():
             slave.doubted_to = end
             if slave.host == host:
                 slave.reported = False
-        self._slaves[connection] = SlaveAck(host, offset, start_offset, 0 if offset else start_offset)
+        self._slaves[connection] = SlaveAck(
+            host, offset, start_offset, 0 if offset else start_offset, broker_id=broker_id
+        )
 
     def report(self, connection: int, offset: int) -> int:
         """Take a later report and return the one before; one below its predecessor changes nothing."""
@@ -76,6 +84,11 @@ class Acks:
     def leave(self, connection: int) -> None:
         """Forget a connection, also one that never joined."""
         self._slaves.pop(connection, None)
+
+    @property
+    def is_short(self) -> bool:
+        """True when too few slaves are connected: no put can be answered with PUT_OK."""
+        return len(self._slaves) < self.need
 
     def quorum_offset(self) -> int:
         """Return the offset below which a quorum of slaves holds everything, -1 when there are too few slaves."""
@@ -109,6 +122,52 @@ class Acks:
             # For the furthest of all it does not matter whether two of them are the same slave.
             return list(self._slaves.values())
         return [slave for slave in self._slaves.values() if slave.is_proven]
+
+
+#: a quorum of no slave holds everything
+EVERYTHING = 2**63 - 1
+
+
+class MemberAcks(Acks):
+    """
+    Where a controller elects the master: not a number of slaves counts, but each broker of the SyncStateSet.
+
+    ``required`` are these brokers without the master itself. Of two connections of one broker the newer one counts.
+
+    Java: AutoSwitchHAService, with allAckInSyncStateSet
+    """
+
+    def __init__(self, *, max_lag_bytes: int) -> None:
+        super().__init__(need=1, max_lag_bytes=max_lag_bytes)
+        self.required: frozenset[int] = frozenset()
+
+    @property
+    def members(self) -> dict[int, SlaveAck]:
+        """The newest connection of each broker."""
+        return {slave.broker_id: slave for slave in self._slaves.values() if slave.broker_id is not None}
+
+    @property
+    def is_short(self) -> bool:
+        return not self.required <= self.members.keys()
+
+    def quorum_offset(self) -> int:
+        if self.is_short:
+            return -1
+        return min((slave.offset for slave in self._counted()), default=EVERYTHING)
+
+    def holds(self, next_offset: int) -> bool:
+        slaves = self._counted()
+        return not self.is_short and all(slave.copy_start < next_offset <= slave.offset for slave in slaves)
+
+    def is_quorum_in_sync(self, next_offset: int) -> bool:
+        return not self.is_short and all(self._in_sync(slave, next_offset) for slave in self._counted())
+
+    def caught_up(self, offset: int) -> Iterable[int]:
+        """Return the brokers that hold everything below ``offset``."""
+        return [broker_id for broker_id, slave in self.members.items() if slave.offset >= offset]
+
+    def _counted(self) -> list[SlaveAck]:
+        return [slave for broker_id, slave in self.members.items() if broker_id in self.required]
 
 
 class ReplicaWaits:

@@ -22,7 +22,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from rmq.ha.output import abort, no_delay
-from rmq.ha.session import Acknowledge, Action, Append, Close, Send, SessionLimits
+from rmq.ha.session import Acknowledge, Action, Append, Close, Send, SessionLimits, Term
 from rmq.ha.slave import SlaveSession
 from rmq.ha.status import LinkStatus
 from rmq.runtime.clock import steady_ms, wall_ms
@@ -120,6 +120,7 @@ class Follower:
         backoff: Backoff,
         appended: Callable[[], None],
         ack_after_flush: bool = False,
+        term: Term | None = None,
     ) -> None:
         self._clock = clock
         self._commit_log = log
@@ -128,6 +129,7 @@ class Follower:
         self._backoff = backoff
         self._appended = appended
         self._ack_after_flush = ack_after_flush
+        self._term = term
         self._throttle = LogThrottle()
         self._client: ClientService | None = None
         self._attempts: _Attempts | None = None
@@ -249,6 +251,7 @@ class Follower:
             log_end=self._commit_log.end_offset,
             now_ms=at_ms,
             flushed=flushed,
+            term=self._term,
         )
 
     def received(self, connection: SlaveConnection) -> None:

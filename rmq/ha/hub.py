@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 from rmq.ha.acks import ReplicaWaits
 from rmq.ha.master import MasterSession, MasterState, ReadableLog, SentWatermark
 from rmq.ha.output import SLICE_BYTES, Output, abort, no_delay, output_for
-from rmq.ha.session import Acknowledge, Action, Append, Close, CloseKind, Send, SessionLimits
+from rmq.ha.session import Acknowledge, Action, Append, Close, CloseKind, Send, SessionLimits, Term
 from rmq.ha.status import ACK_LATENCY_MS, ReplicationLag, SlaveStatus
 from rmq.runtime.clock import steady_ms, wall_ms
 from rmq.runtime.disk.files import DiskError
@@ -163,8 +163,13 @@ class MasterHub(ServerFactory):
         admits: Callable[[str], bool],
         is_source: bool,
         gather_s: float = 0.0,
+        term: Term | None = None,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._clock = clock
+        self._term = term
+        #: called when slaves hold more, or when one has come or gone
+        self._changed = changed
         self._gather_s = gather_s
         self._pushed_s = 0.0
         self._commit_log = log
@@ -227,6 +232,12 @@ class MasterHub(ServerFactory):
             self._check_lag(self._connections[number], meter)
         self._pump_all()
 
+    def drop_members(self, ids: frozenset[int]) -> None:
+        """End all connections of these brokers, also those that a newer one has replaced."""
+        for connection in list(self._connections.values()):
+            if connection.session.broker_id in ids:
+                connection.drop("it has left the SyncStateSet and has to say again what it holds")
+
     def stop(self) -> Deferred[None]:
         """Drop all connections and complete all pending puts; fires when the connections are lost."""
         if self._pump_later is not None:
@@ -277,7 +288,9 @@ class MasterHub(ServerFactory):
         self._meters[connection.number] = _Meter(self._clock.seconds())
         self._lost[connection.number] = Deferred()
         self._log.debug("{addr} connected to the HA port", addr=connection.addr)
-        return MasterSession(self._commit_log, self._limits, now_ms=steady_ms(self._clock), sent=self._sent)
+        return MasterSession(
+            self._commit_log, self._limits, now_ms=steady_ms(self._clock), sent=self._sent, term=self._term
+        )
 
     def acknowledged(self, connection: MasterConnection, offset: int) -> None:
         """A slave holds everything below ``offset``; reports of a connection that has left are ignored."""
@@ -294,7 +307,14 @@ class MasterHub(ServerFactory):
             return
         else:
             end = self._commit_log.end_offset
-            acks.join(connection.number, connection.host, offset, start_offset=session.start_offset, end=end)
+            acks.join(
+                connection.number,
+                connection.host,
+                offset,
+                start_offset=session.start_offset,
+                end=end,
+                broker_id=session.broker_id,
+            )
             self._log.info(
                 "slave {addr} joined, acked {request_offset}, log end {end}, replication starts at {start_offset}",
                 addr=connection.addr,
@@ -311,6 +331,7 @@ class MasterHub(ServerFactory):
                 offset=offset,
                 seconds=self._clock.seconds() - meter.connected_s,
             )
+        self._changed()
         self._waits.advance()
         if session.has_more and not (has_joined and self._gather_s):
             connection.pump()
@@ -354,8 +375,9 @@ class MasterHub(ServerFactory):
             why=why,
             slaves=len(acks),
         )
-        if len(acks) < acks.need:
+        if acks.is_short:
             self._waits.fail_all(PutStatus.SLAVE_NOT_AVAILABLE)
+        self._changed()
 
     def lost(self, connection: MasterConnection) -> None:
         """The transport of a connection is closed for good."""

@@ -7,8 +7,8 @@ from typing import Protocol
 
 import attrs
 
-from rmq.ha.session import Acknowledge, Action, Close, CloseKind, Piece, Send, SessionLimits
-from rmq.ha.stream import MAX_BATCH_BYTES, ReportDecoder, encode_heartbeat, encode_transfer_header
+from rmq.ha.session import Acknowledge, Action, Close, CloseKind, Piece, Send, SessionLimits, Term
+from rmq.ha.stream import MAX_BATCH_BYTES, ReportDecoder, decode_hello, encode_heartbeat, encode_transfer_header
 from rmq.wire.frames import MAX_FRAME_BYTES
 
 #: The only low words with which a controller-mode (AutoSwitch) slave can begin: two flags of 16 bits behind state 1.
@@ -120,16 +120,28 @@ class MasterSession:
     one too), by what was sent on this connection, and by their predecessors. A session that returned a Close is CLOSED
     and answers every later call with no action.
 
+    With a ``term`` the slave must say first who it is and that it follows the master of this epoch, and an empty one
+    gets the whole log: it may become master.
+
     Java: HAConnection, DefaultHAConnection
     """
 
     def __init__(
-        self, log: ReadableLog, limits: SessionLimits, *, now_ms: int, sent: SentWatermark | None = None
+        self,
+        log: ReadableLog,
+        limits: SessionLimits,
+        *,
+        now_ms: int,
+        sent: SentWatermark | None = None,
+        term: Term | None = None,
     ) -> None:
         self._log = log
         self._limits = limits
         #: shared by the sessions of a process; None on a slave, whose log grows by bytes of its master
         self._sent = sent
+        self._term = term
+        #: the slave's id, with a term and after its hello
+        self.broker_id: int | None = None
         self._batch_bytes = max(1, min(limits.batch_bytes, MAX_BATCH_BYTES))
         self._reports = ReportDecoder()
         self._paused = False
@@ -163,6 +175,12 @@ class MasterSession:
             # Not a sign of life: a byte now and then must not keep a connection open.
             return []
         self._last_read_ms = now_ms
+        if self._term is not None and self.broker_id is None:
+            refused = self._greeted(self._term, reports.pop(0))
+            if refused is not None:
+                return self._close(Close(CloseKind.OTHER_TERM, refused))
+            if not reports:
+                return []
         end = self._log.end_offset
         for report in reports:
             refusal = self._refusal(report, end)
@@ -235,13 +253,28 @@ class MasterSession:
     def _begin(self, report: int, end: int) -> None:
         # A slave without anything gets the last segment only, as Apache's masters do: older ones may be hundreds of
         # gigabytes that no consumer reads any more.
-        self.start_offset = self.next_offset = report or end - end % self._limits.segment_bytes
+        first = end - end % self._limits.segment_bytes if self._term is None else self._log.min_phy_offset
+        self.start_offset = self.next_offset = report or first
         self.request_offset = report
         self.state = MasterState.TRANSFER
 
+    def _greeted(self, term: Term, report: int) -> str | None:
+        """Take the hello; return why the slave is refused."""
+        hello = decode_hello(report)
+        if hello is None:
+            return "it has no enableControllerMode=true, which this master has"
+        epoch, broker_id = hello
+        if epoch != term.epoch:
+            return f"it follows the master of epoch {epoch}, this is the master of epoch {term.epoch}"
+        if broker_id == term.broker_id:
+            return f"it has the id {broker_id} of this master itself"
+        self.broker_id = broker_id
+        return None
+
     def _refusal(self, report: int, end: int) -> Close | None:
         if report < 0:
-            return Close(CloseKind.PROTOCOL_ERROR, f"report of the negative offset {report}; this is not a slave")
+            what = "this is not a slave" if self._term is not None else "not a slave, or one with enableControllerMode"
+            return Close(CloseKind.PROTOCOL_ERROR, f"report of the negative offset {report}; {what}")
         if report < self.ack_offset:
             dialect = (
                 ": this is the handshake of a slave in controller mode (AutoSwitch), which this master does not speak"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import attrs
@@ -13,11 +13,11 @@ from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
 from twisted.internet.interfaces import IProtocolFactory, IReactorTime, IStreamClientEndpoint
 from twisted.logger import Logger
 
-from rmq.ha.acks import Acks, ReplicaWaits
+from rmq.ha.acks import Acks, MemberAcks, ReplicaWaits
 from rmq.ha.follower import AppendableLog, Backoff, Follower
 from rmq.ha.hub import GATHER_S, MasterHub
 from rmq.ha.master import FlushedLog, ReadableLog
-from rmq.ha.session import SessionLimits
+from rmq.ha.session import SessionLimits, Term
 from rmq.ha.status import HAStatus
 from rmq.ha.stream import MAX_BATCH_BYTES
 from rmq.runtime.clock import Periodic, steady_ms
@@ -137,8 +137,10 @@ class HAService(Service):
         host: str,
         role: BrokerRole,
         secured: Secured | None = None,
+        term: Term | None = None,
     ) -> None:
         self._platform = platform
+        self._term = term
         self._store = store
         self._config = config
         self._host = host
@@ -152,8 +154,12 @@ class HAService(Service):
         clock = platform.reactor
         # inSyncReplicas counts the master. Its default of 1 means one slave here, as SYNC_MASTER always did in 4.x;
         # 5.x would not wait at all.
-        need = max(1, config.in_sync_replicas - 1)
-        self._waits = ReplicaWaits(clock, Acks(need=need, max_lag_bytes=config.ha_slave_fallbehind_max))
+        need, max_lag_bytes = max(1, config.in_sync_replicas - 1), config.ha_slave_fallbehind_max
+        #: whom sends wait for, where a controller elects the master
+        self._members = None if term is None else MemberAcks(max_lag_bytes=max_lag_bytes)
+        acks = Acks(need=need, max_lag_bytes=max_lag_bytes) if self._members is None else self._members
+        self._waits = ReplicaWaits(clock, acks)
+        self._on_members: Callable[[], None] = lambda: None
         self._secured = secured
         self._allowed = AllowedPeers(config.ha_allowed_peers)
         flushed_only = config.ha_transfer_flushed_only
@@ -165,6 +171,8 @@ class HAService(Service):
             admits=self._allowed.admits,
             is_source=role is not BrokerRole.SLAVE,
             gather_s=0.0 if role is BrokerRole.SYNC_MASTER else GATHER_S,
+            term=term,
+            changed=self._members_changed,
         )
         self._follower = Follower(
             clock,
@@ -174,6 +182,7 @@ class HAService(Service):
             backoff=Backoff(platform.rng),
             appended=self._hub.appended,
             ack_after_flush=config.ha_ack_after_flush,
+            term=term,
         )
         store.on_flushed(self._follower.synced)
         if config.ha_master_address:
@@ -247,6 +256,50 @@ class HAService(Service):
         Java: HAService#putRequest, CommitLog#submitReplicaRequest
         """
         return self._hub.wait_for_slaves(next_offset, deadline_ms)
+
+    # where a controller elects the master
+
+    @property
+    def confirmed_offset(self) -> int:
+        """Everything before is on every broker of the SyncStateSet, with EVERYTHING also what is appended later."""
+        return self._waits.acks.quorum_offset()
+
+    @property
+    def is_short(self) -> bool:
+        """True while a broker that sends wait for is not connected."""
+        return self._waits.acks.is_short
+
+    def connected_members(self) -> frozenset[int]:
+        """Return the brokers that follow this master now."""
+        return frozenset() if self._members is None else frozenset(self._members.members)
+
+    def required_members(self) -> frozenset[int]:
+        """Return the brokers that sends wait for."""
+        return frozenset() if self._members is None else self._members.required
+
+    def members_at(self, offset: int) -> frozenset[int]:
+        """Return the brokers that follow this master and hold everything below ``offset``."""
+        return frozenset() if self._members is None else frozenset(self._members.caught_up(offset))
+
+    def require(self, ids: Iterable[int]) -> None:
+        """From now on, sends wait for just these brokers."""
+        assert self._members is not None, "only where a controller elects the master"
+        self._members.required = frozenset(ids)
+        if self._members.is_short:
+            self._waits.fail_all(PutStatus.SLAVE_NOT_AVAILABLE)
+        self._members_changed()
+        self._waits.advance()
+
+    def drop_members(self, ids: Iterable[int]) -> None:
+        """End the connections of these brokers; they may dial again."""
+        self._hub.drop_members(frozenset(ids))
+
+    def on_members(self, callback: Callable[[], None]) -> None:
+        """Have a function called when :attr:`confirmed_offset` may have changed, or a slave came or went."""
+        self._on_members = callback
+
+    def _members_changed(self) -> None:
+        self._on_members()
 
     def set_master(self, addr: str | None) -> None:
         """

@@ -17,6 +17,14 @@ class SessionLimits:
     silence_ms: int = 20000
 
 
+@attrs.frozen(kw_only=True)
+class Term:
+    """A controller elected the master: in which epoch, and what id it gave this broker."""
+
+    epoch: int
+    broker_id: int
+
+
 class CloseKind(enum.Enum):
     """Why a session ends; the text beside it names offsets and limits."""
 
@@ -30,6 +38,8 @@ class CloseKind(enum.Enum):
     TOO_FAR_BEHIND = "slave too far behind"
     #: the master's next byte is not the slave's next byte
     MISMATCH = "offset mismatch"
+    #: the slave follows the master of another epoch, or none that a controller elected
+    OTHER_TERM = "slave of another epoch"
     #: the address is not in haAllowedPeers
     FORBIDDEN = "address not allowed"
     #: there is no room for one more

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rmq.ha.session import Action, Append, Close, CloseKind, Piece, Send, SessionLimits
-from rmq.ha.stream import StreamError, TransferDecoder, encode_report
+from rmq.ha.session import Action, Append, Close, CloseKind, Piece, Send, SessionLimits, Term
+from rmq.ha.stream import StreamError, TransferDecoder, encode_hello, encode_report
 
 #: A report goes out at least once for so many appended bytes.
 REPORT_EVERY_BYTES = 1024 * 1024
@@ -19,13 +19,21 @@ class SlaveSession:
     session when one fails. It returns no Append that the checks did not let through; after a Close it returns nothing.
 
     With ``flushed`` (how far the log is on disk) it reports no more than that, as reported by :meth:`synced`; the first
-    report waits until all that is asked for behind is on disk, because a master sends from there on.
+    report waits until all that is asked for behind is on disk, because a master sends from there on. With a ``term`` a
+    hello goes before it.
 
     Java: HAClient, DefaultHAClient
     """
 
     def __init__(
-        self, limits: SessionLimits, *, end_offset: int, now_ms: int, log_end: int, flushed: int | None = None
+        self,
+        limits: SessionLimits,
+        *,
+        end_offset: int,
+        now_ms: int,
+        log_end: int,
+        flushed: int | None = None,
+        term: Term | None = None,
     ) -> None:
         self._limits = limits
         self._frames = TransferDecoder()
@@ -34,6 +42,7 @@ class SlaveSession:
         self._unreported_bytes = 0
         self._taken: list[Piece] = []
         self._flushed = flushed
+        self._hello = b"" if term is None else encode_hello(term.epoch, term.broker_id)
         self._reported = -1
         #: where the log itself ends; what the master sends below is only compared
         self._log_end = log_end
@@ -184,7 +193,8 @@ class SlaveSession:
         self._unreported_bytes = 0
         self._reported = held
         self.last_write_ms = now_ms
-        return [Send((encode_report(held),))]
+        hello, self._hello = self._hello, b""
+        return [Send((hello + encode_report(held),))]
 
     def _close(self, kind: CloseKind, reason: str) -> list[Action]:
         self._closed = True

@@ -2,6 +2,7 @@
 The two byte streams of a replication connection: offsets from the slave, pieces of the commit log from the master.
 
 No handshake, no magic, no version: a peer that connects is a slave, and the first eight bytes are its first report.
+Only between our own brokers whose master a controller elects, a hello comes before it.
 
 Java: DefaultHAConnection, DefaultHAClient (5.x), HAConnection, HAClient (4.9)
 """
@@ -32,6 +33,14 @@ VIEWED_BYTES = 4096
 MAX_BATCH_BYTES = 1024 * 1024
 
 
+#: slave -> master, once, before the first report, where a controller elects the master
+#:
+#:     0  u32  epoch of the master that the slave follows, with the highest bit set: no default-mode peer can send it
+#:     4  u32  the slave's id at the controller
+HELLO = struct.Struct(">II")
+HELLO_BIT = 0x8000_0000
+
+
 class StreamError(Exception):
     """The peer sent bytes that no replication peer can send. The text names the field, its value and its place."""
 
@@ -39,6 +48,19 @@ class StreamError(Exception):
 def encode_report(offset: int) -> bytes:
     """Return the report "I hold everything below ``offset``"."""
     return REPORT.pack(offset)
+
+
+def encode_hello(epoch: int, broker_id: int) -> bytes:
+    """Return "I am broker ``broker_id`` and follow the master of ``epoch``"."""
+    return HELLO.pack(HELLO_BIT | epoch, broker_id)
+
+
+def decode_hello(report: int) -> tuple[int, int] | None:
+    """Return (epoch, broker id) of eight bytes that were read as a report; None when they are one."""
+    if report >= 0:
+        return None
+    epoch, broker_id = HELLO.unpack(REPORT.pack(report))
+    return epoch & ~HELLO_BIT, broker_id
 
 
 def encode_transfer_header(phy_offset: int, size: int) -> bytes:

@@ -67,11 +67,6 @@ class SendBatch(Protocol):
     ) -> tuple[bytes, Units, bytes] | None: ...
 
 
-def hides_unsynced(config: StoreConfig) -> bool:
-    """In SYNC_FLUSH mode nobody may see a message that is not yet on disk."""
-    return config.is_sync_flush
-
-
 class Appender:
     """
     Append messages at the end of a master's log and dispatch them, or hand them to the dispatcher to remember.
@@ -100,8 +95,8 @@ class Appender:
         self._further = further
         self._on_failure = on_failure
         self.refusal: PutStatus | None = PutStatus.SERVICE_NOT_AVAILABLE
-        #: messages are hidden from consumers until they are on disk
-        self.hides = hides_unsynced(config)
+        #: messages are hidden from consumers until they are confirmed
+        self.hides = config.hides_unconfirmed
         self._dispatcher = dispatcher
         self._dispatch = dispatcher.remember if self.hides else dispatcher.appended
         self._in_trouble = False

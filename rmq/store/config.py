@@ -136,6 +136,12 @@ class StoreConfig:
     in_sync_replicas: int = _count(
         1, "brokers that have a message before a SYNC_MASTER answers; see the documentation", 1
     )
+    all_ack_in_sync_state_set: bool = _local(
+        False, "with enableControllerMode always true: a send is answered when each broker of the SyncStateSet has it"
+    )
+    ha_max_time_slave_not_catchup: int = _millis(
+        15_000, "with enableControllerMode: a slave that has lagged for so long leaves the SyncStateSet"
+    )
     duplication_enable: bool = _local(False)
 
     # delayed messages
@@ -188,6 +194,11 @@ class StoreConfig:
     def consume_queue_file_bytes(self) -> int:
         """The true length of consume queue files."""
         return layout.consume_queue_file_bytes(self.mapped_file_size_consume_queue)
+
+    @property
+    def hides_unconfirmed(self) -> bool:
+        """Whether nobody may see a message before it is on disk, or on the slaves that count."""
+        return self.is_sync_flush or self.all_ack_in_sync_state_set
 
     @property
     def is_sync_flush(self) -> bool:

@@ -29,6 +29,11 @@ MANIFEST_FILE = "manifest.json"
 RESTORED_MANIFEST_FILE = "manifest.json.restored"
 #: ours alone: what was cut off the log although it was not all damaged
 CUT_DIR = "cut"
+#: what a broker with enableControllerMode keeps: its id at the controller, and while it applies for one
+IDENTITY_FILE = "brokerIdentity"
+APPLIED_IDENTITY_FILE = "brokerIdentity-temp"
+#: the number of epochs of elected masters, then a line ``epoch-startOffset`` each
+EPOCH_FILE = "epochFileCheckpoint"
 #: ours alone, ignored by Apache: how far log, queues and index were surely on disk
 PROGRESS_FILE = "checkpoint.rmq"
 

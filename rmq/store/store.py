@@ -54,6 +54,8 @@ DISPATCH_COMPILED_SLICE_BYTES = 128 << 10
 MAX_COMPARED_BYTES = 8 << 20
 #: seconds between two looks at whether the next file of the log should be made
 NEXT_FILE_LOOK_S = 0.5
+#: beyond the end of any log
+NO_LIMIT = 2**63 - 1
 
 
 def physical_memory_bytes() -> int:
@@ -160,6 +162,8 @@ class MessageStore:
         #: bytes that a power failure may have changed unnoticed, until they were compared with the master's
         self._suspect = (0, 0)
         self._sync_flush = config.is_sync_flush
+        #: everything before is on the slaves that count; beyond any end where none counts
+        self._replicated = 0 if config.all_ack_in_sync_state_set and not config.is_slave else NO_LIMIT
         self._load_report: LoadReport | None = None
 
     @property
@@ -306,6 +310,7 @@ class MessageStore:
         for loop in periodic:
             await loop.stop()
         await self._sync.idle()
+        self._replicated = NO_LIMIT  # nobody reads any more, and the next start need not look for the rest
         if was_started and self._loaded and self._failure is None:
             try:
                 await self._write_everything()
@@ -422,7 +427,7 @@ class MessageStore:
     def _synced(self, flushed: int) -> None:
         if self._sync_flush:
             if not self.config.is_slave:
-                self._dispatch(flushed)
+                self._dispatch(self.confirm_offset)
             elif self._dispatch_later is None:
                 self._dispatch_received()
         self._completion.synced(flushed)
@@ -557,6 +562,12 @@ class MessageStore:
             self._dispatch(until)
         if dispatcher.dispatched > before and dispatcher.stalled_at is None and self._started and self._failure is None:
             self._dispatch_later = self._clock.callLater(0, self._dispatch_received)
+
+    def replicated(self, offset: int) -> None:
+        """Show consumers what lies before ``offset``: it is on the slaves that count. Harmless when repeated."""
+        self._replicated = max(offset, self._dispatcher.dispatched)
+        if self._started and self._failure is None and self._dispatcher.dispatched < self.confirm_offset:
+            self._dispatch(self.confirm_offset)
 
     def on_appended(self, callback: Callable[[], None]) -> None:
         """Have a function called after each append of a message: replication pushes then."""
@@ -759,8 +770,8 @@ class MessageStore:
 
     @property
     def confirm_offset(self) -> int:
-        """How far consumers may see: the synced part with SYNC_FLUSH, else everything."""
-        return self._commit_log.flushed if self._sync_flush else self._commit_log.end
+        """How far consumers may see: what is on disk with SYNC_FLUSH, and on the slaves that count."""
+        return min(self._commit_log.flushed if self._sync_flush else self._commit_log.end, self._replicated)
 
     @property
     def segment_bytes(self) -> int:

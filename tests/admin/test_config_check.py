@@ -216,6 +216,20 @@ class TogetherTests(ConfigCheckCase):
         findings = self.found(master=MASTER + "inSyncReplicas=3\n", slave=SLAVE)
         self.assertEqual([finding[:3] for finding in findings], [("master", 10, "inSyncReplicas")])
 
+    def test_elected_group(self) -> None:
+        """Brokers that a controller gives their roles differ in addresses only; one alone has nobody to take over."""
+        keys = "enableControllerMode=true\ncontrollerAddr=10.0.0.1:9876\n"
+        one = MASTER.replace("brokerId=0\nbrokerRole=SYNC_MASTER\n", keys)
+        two = one.replace("10.0.0.3", "10.0.0.4")
+        self.assertEqual(self.found(one=one, two=two), [])
+        other = MASTER.replace("broker-a", "broker-b").replace("SYNC_MASTER", "ASYNC_MASTER").replace("0.0.3", "0.0.5")
+        self.assertEqual([f[:3] for f in self.found(one=one, other=other)], [("one", 3, "enableControllerMode")])
+        elsewhere = two.replace("10.0.0.1:9876\nnamesrv", "10.0.0.2:9876\nnamesrv")
+        self.assertEqual([f[:3] for f in self.found(one=one, two=elsewhere)], [("two", 4, "controllerAddr")])
+        plain = SLAVE.replace("10.0.0.3", "10.0.0.4")
+        findings = {finding[:3] for finding in self.found(one=one, two=plain)}
+        self.assertIn(("two", 0, "enableControllerMode"), findings)
+
     def test_one_machine(self) -> None:
         """Ports of neighbours that collide, and a store that two brokers would share."""
         self.finds_in_slave(7, "listenPort", "10912 (listenPort) collides with", ("10921", "10912"))

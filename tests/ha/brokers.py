@@ -47,9 +47,9 @@ class Broker:
             rng=random.Random(1),
             endpoint_factory=net.endpoint,
         )
-        secured = config.pop("secured", None)
+        secured, term = config.pop("secured", None), config.pop("term", None)
         settings = StoreConfig(broker_role=role, ha_listen_port=port, mapped_file_size_commit_log=SEGMENT, **config)
-        self.ha = HAService(platform, self.log, settings, host="", role=role, secured=secured)
+        self.ha = HAService(platform, self.log, settings, host="", role=role, secured=secured, term=term)
 
     def put(self, data: bytes, timeout_ms: int = 3000) -> PutStatus | Deferred[PutStatus]:
         """Append and wait for slaves, as a SYNC_MASTER's store does."""

@@ -221,7 +221,7 @@ def check_namesrv(source: Source, disk: Disk) -> list[Namesrv]:
     configs = _loaded(source, (*NAMESRV_CLASSES, *ACCESS_CLASSES))
     if configs is None:
         return []
-    _, netty, *access = configs
+    _, netty, _, *access = configs
     _check_terms(source, access[0], disk)
     return [Namesrv(source, netty.listen_port)]
 
@@ -341,7 +341,8 @@ def check_group(group: Sequence[Broker], *, alone: bool) -> None:
     """Check the members of one group; ``alone``: the only file, so that the other members cannot be known."""
     masters = [broker for broker in group if not broker.setup.is_slave]
     slaves = [broker for broker in group if broker.setup.is_slave]
-    for broker in masters[1:]:
+    elected = [broker for broker in group if broker.setup.broker.enable_controller_mode]
+    for broker in () if elected else masters[1:]:
         broker.source.find("brokerName", f"{broker.group} has a master in {masters[0].source.path} already")
     ids = Counter(broker.setup.broker.broker_id for broker in slaves)
     for broker in slaves:
@@ -354,12 +355,22 @@ def check_group(group: Sequence[Broker], *, alone: bool) -> None:
             lambda b: b.setup.broker.broker_cluster_name,
             "{path} has {value}",
         ),
+        (
+            "enableControllerMode",
+            lambda b: format_value(b.setup.broker.enable_controller_mode),
+            "{path} has {value}",
+        ),
+        ("controllerAddr", lambda b: b.setup.broker.controller_addr, "{path} has {value}"),
         ("mappedFileSizeCommitLog", lambda b: b.setup.store.mapped_file_size_commit_log, "{path} has {value}"),
         ("haTlsEnable", lambda b: format_value(b.setup.store.ha_tls_enable), "{path} has {value}"),
     ):
         text = f"must be equal in the group {{group}}: {why}"
         _check_equal(group, lambda broker: broker.group, cast("Callable[[Broker], object]", value), key, text)
     if alone:
+        return
+    if elected:
+        if len(group) == 1:
+            group[0].source.find("enableControllerMode", f"{group[0].group} has no other broker that could take over")
         return
     for broker in masters:
         store = broker.setup.store

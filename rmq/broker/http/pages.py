@@ -68,15 +68,11 @@ class BrokerPages:
     def __init__(self, broker: BrokerService) -> None:
         self._broker = broker
 
+    PATHS = ("/", "/topics", "/groups", "/clients", "/requests", "/config")
+
     def by_path(self) -> dict[str, Callable[[Query], str]]:
-        return {
-            "/": self.status,
-            "/topics": self.topics,
-            "/groups": self.groups,
-            "/clients": self.clients,
-            "/requests": self.requests,
-            "/config": self.config,
-        }
+        pages = (self.status, self.topics, self.groups, self.clients, self.requests, self.config)
+        return dict(zip(self.PATHS, pages, strict=True))
 
     # pages
 

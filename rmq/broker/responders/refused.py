@@ -81,8 +81,6 @@ REFUSED: dict[RequestCode, str] = {
     RequestCode.CONTROLLER_GET_REPLICA_INFO: _FIVE,
     RequestCode.CONTROLLER_GET_METADATA_INFO: _FIVE,
     RequestCode.CONTROLLER_GET_SYNC_STATE_DATA: _FIVE,
-    RequestCode.GET_BROKER_EPOCH_CACHE: _FIVE,
-    RequestCode.NOTIFY_BROKER_ROLE_CHANGED: _FIVE,
     RequestCode.UPDATE_CONTROLLER_CONFIG: _FIVE,
     RequestCode.GET_CONTROLLER_CONFIG: _FIVE,
     RequestCode.CLEAN_BROKER_DATA: _FIVE,
@@ -110,4 +108,10 @@ REFUSED: dict[RequestCode, str] = {
     RequestCode.POLLING_INFO: _POP,
     RequestCode.POP_ROLLBACK: _POP,
     RequestCode.BATCH_ACK_MESSAGE: _POP,
+}
+
+#: refused beside these where no controller elects the master
+WITHOUT_CONTROLLER: dict[RequestCode, str] = {
+    RequestCode.GET_BROKER_EPOCH_CACHE: _FIVE,
+    RequestCode.NOTIFY_BROKER_ROLE_CHANGED: _FIVE,
 }

@@ -1,0 +1,178 @@
+"""A controller elects the master: ours for Apache's 5.3.3 brokers and for our own, Apache's for our own."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.ports import free_port
+from tests.real.javaclient import JavaClient
+from tests.real.peers import APACHE_5, OURS, Broker, Process, Site, mqadmin, until
+from tests.real.probe import Probe
+from tests.real.storefiles import first_difference
+
+pytestmark = [pytest.mark.real]
+
+TOPIC = "Elected"
+QUEUES = 4
+NAME = "elected"
+#: (controller, brokers)
+KINDS = [(OURS, APACHE_5), (OURS, OURS), (APACHE_5, OURS)]
+
+
+class Elected:
+    """A NameServer that is the controller too, and two brokers in controller mode."""
+
+    def __init__(self, site: Site, controller: str, brokers: str) -> None:
+        self.site = site
+        dledger = free_port()
+        self.namesrv: Process = site.namesrv(
+            controller,
+            enableControllerInNamesrv=True,
+            controllerStorePath=site.root / "controller",
+            controllerDLegerGroup="controllers",
+            controllerDLegerPeers=f"n0-127.0.0.1:{dledger}",
+            controllerDLegerSelfId="n0",
+        )
+        self.controller = self.namesrv.addr if controller == OURS else f"127.0.0.1:{dledger}"
+        self.brokers = [self._broker(brokers, f"broker-{number}") for number in (1, 2)]
+        # One after the other: the first one becomes master.
+        for broker in self.brokers:
+            broker.start()
+            until(f"{broker.name} is registered", partial(self.has, broker), seconds=90)
+        self.master, self.slave = self.brokers
+        self.wait_for(self.master)
+
+    def _broker(self, kind: str, name: str) -> Broker:
+        return self.site.broker(
+            kind,
+            self.namesrv.addr,
+            name,
+            start=False,
+            brokerName=NAME,
+            enableControllerMode=True,
+            controllerAddr=self.controller,
+            allAckInSyncStateSet=True,
+            brokerRole="SYNC_MASTER",
+            slaveReadEnable=True,
+        )
+
+    def addrs(self) -> dict[str, str]:
+        """Return the addresses of the group by broker id, as the NameServer has them."""
+        with Probe(int(self.namesrv.addr.rpartition(":")[2])) as probe:
+            table = probe.cluster()["brokerAddrTable"].get(NAME, {"brokerAddrs": {}})
+        return {str(broker_id): str(addr) for broker_id, addr in table["brokerAddrs"].items()}
+
+    def has(self, broker: Broker) -> bool:
+        return broker.addr in self.addrs().values()
+
+    def wait_for(self, master: Broker) -> None:
+        until(f"{master.name} is master", lambda: self.addrs().get("0") == master.addr, seconds=90)
+
+    def in_sync(self) -> set[str]:
+        """Return the addresses of the SyncStateSet, as mqadmin prints it."""
+        shown = mqadmin(self.site.root, "getSyncStateSet", "-a", self.controller, "-b", NAME, version=APACHE_5)
+        inside = shown.partition("#InSyncReplicas")[2].partition("#NotInSyncReplicas")[0] or shown
+        lines = [line for line in shown.splitlines() if "InSyncReplica:" in line and "NotInSync" not in line]
+        return {broker.addr for broker in self.brokers if any(broker.addr in line for line in lines or [inside])}
+
+    def wait_whole(self) -> None:
+        until("both are in the SyncStateSet", lambda: len(self.in_sync()) == 2, seconds=120)
+
+    def send(self, broker: Broker, first: int, count: int) -> None:
+        with broker.probe() as probe:
+            for number in range(first, first + count):
+                answer = probe.send_message(TOPIC, number % QUEUES, b"%d " % number * 30, KEYS=f"k{number}")
+                assert answer.code == 0, answer
+
+    def read(self, broker: Broker) -> set[int]:
+        """Return the numbers of the messages that a broker has."""
+        with broker.probe() as probe:
+            records = [record for queue in range(QUEUES) for record in probe.read_queue(TOPIC, queue)]
+        return {int(bytes(record.body).split()[0]) for record in records}
+
+
+@pytest.mark.parametrize(("controller", "brokers"), KINDS, ids=[f"{one}-for-{other}" for one, other in KINDS])
+def test_kill_and_come_back(site: Site, controller: str, brokers: str) -> None:
+    """The master is killed, the other broker becomes master with every acknowledged message, the old one follows it."""
+    group = Elected(site, controller, brokers)
+    with group.master.probe() as probe:
+        probe.create_topic(TOPIC, QUEUES)
+    group.wait_whole()
+    group.send(group.master, 0, 100)
+    old, new = group.master, group.slave
+    old.kill()
+    group.wait_for(new)
+    until("the new master has all", lambda: group.read(new) >= set(range(100)))
+    until("the new master takes messages", lambda: _sends(new), seconds=60)
+    group.send(new, 100, 100)
+    old.start()
+    until("the old master follows", lambda: old.addr in group.addrs().values(), seconds=90)
+    group.wait_whole()
+    group.send(new, 200, 100)
+    end = new.end_offset()
+    until("the old master has all", lambda: old.end_offset() == end == new.end_offset(), seconds=60)
+    assert first_difference(new.commitlog, old.commitlog, end) is None
+    assert group.read(new) >= set(range(300))
+
+
+def test_java_through_two_failovers(site: Site, tmp_path: Path) -> None:
+    """A Java producer and consumer go on while masters are killed; what was answered SEND_OK is read, each message."""
+    group = Elected(site, OURS, OURS)
+    with group.master.probe() as probe:
+        probe.create_topic(TOPIC, QUEUES)
+    group.wait_whole()
+    old, new = group.master, group.slave
+    until("the slave knows the topic", partial(_knows_topic, new))
+    with JavaClient(APACHE_5, group.namesrv.addr, tmp_path / "client") as java:
+        java.consume("elected-readers", TOPIC, "reader")
+        for turn in range(2):
+            prefix = f"turn{turn}"
+            sending = java.begin_send(TOPIC, "sync", 300, prefix=prefix, attempts=200)
+            until("some are sent", lambda: len(java.sent(prefix)) > 50, seconds=60)  # noqa: B023
+            old.kill()
+            group.wait_for(new)
+            done = java.finish(sending, seconds=180)
+            assert done["ok"] == 300 and not done["lost"], done
+            old.start()
+            group.wait_whole()
+            old, new = new, old
+        keys = {f"turn{turn}-{number}" for turn in range(2) for number in range(300)}
+        until("all are consumed", lambda: {e["key"] for e in java.got("reader")} >= keys, seconds=120)
+        java.leave("reader")
+    end = old.end_offset()
+    until("the slave has all", lambda: new.end_offset() == end == old.end_offset(), seconds=60)
+    assert first_difference(old.commitlog, new.commitlog, end) is None
+
+
+def _knows_topic(broker: Broker) -> bool:
+    with broker.probe() as probe:
+        return TOPIC in probe.topics()
+
+
+def _sends(broker: Broker) -> bool:
+    with broker.probe() as probe:
+        return probe.send_message(TOPIC, 0, b"1000000 first", KEYS="first").code == 0
+
+
+def test_tools(site: Site) -> None:
+    """mqadmin's commands about controllers, against ours."""
+    group = Elected(site, OURS, OURS)
+    group.wait_whole()
+
+    def mqadmin5(*arguments: str) -> str:
+        return mqadmin(site.root, *arguments, version=APACHE_5)
+
+    assert group.controller in mqadmin5("getControllerMetaData", "-a", group.controller)
+    shown = mqadmin5("getBrokerEpoch", "-n", group.namesrv.addr, "-b", NAME)
+    assert "Epoch" in shown and NAME in shown, shown
+    shown = mqadmin5("getControllerConfig", "-a", group.controller)
+    assert "enableElectUncleanMaster" in shown, shown
+    done = mqadmin5("updateControllerConfig", "-a", group.controller, "-k", "notifyBrokerRoleChanged", "-v", "true")
+    assert "success" in done, done
+    elected = mqadmin5("electMaster", "-a", group.controller, "-b", "2", "-bn", NAME, "-c", "DefaultCluster")
+    assert "#MasterEpoch\t2" in elected, elected
+    group.wait_for(group.slave)
+    group.wait_whole()

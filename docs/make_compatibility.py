@@ -161,8 +161,9 @@ All its sub-commands print the same about both, but for what follows; `tests/rea
   5.x. `updateBrokerConfig`: ours names the key that it refuses.
 - Refused with code 3, which the tool prints: `setConsumeMode`, `exportPopRecord` (POP); `updateStaticTopic` (static
   topics); `addBroker`, `removeBroker` (broker containers); `resetMasterFlushOffset` (slaves that act as master);
-  `getSyncStateSet`, `getBrokerEpoch`, `getControllerMetaData`, `getControllerConfig`, `updateControllerConfig`,
-  `electMaster`, `cleanBrokerMetadata` (controller); `getColdDataFlowCtrInfo`, `updateColdDataFlowCtrGroupConfig`,
+  without `enableControllerInNamesrv=true` `getSyncStateSet`, `getControllerMetaData`, `getControllerConfig`,
+  `updateControllerConfig`, `electMaster`, `cleanBrokerMetadata`, and without `enableControllerMode=true`
+  `getBrokerEpoch` (with them they are answered, see failover.md); `getColdDataFlowCtrInfo`, `updateColdDataFlowCtrGroupConfig`,
   `removeColdDataFlowCtrGroupConfig`, `setCommitLogReadAheadMode` (cold data); `createUser`, `updateUser`, `deleteUser`,
   `getUser`, `listUser`, `copyUser`, `createAcl`, `updateAcl`, `deleteAcl`, `getAcl`, `listAcl`, `copyAcl` (accounts of
   5.x); `rocksDBConfigToJson`, `checkRocksdbCqWriteProgress` (RocksDB).

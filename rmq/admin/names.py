@@ -108,7 +108,8 @@ INSTEAD: dict[str, str] = {
     "printMsgByQueue": "tail TOPIC -q BROKER:ID --from begin --exit",
 }
 
-_CONTROLLER = "it is for 5.x's controllers, which elect masters; there are none here, and their protocol is not spoken"
+_CONTROLLER = "it is for controllers, which elect masters: mqadmin of 5.x asks ours too, rmq-admin asks none yet"
+_ACTING = "it is for slaves of 5.x that act as master; there are none here"
 _ACL_2 = "it is for ACL 2.0 of 5.x; accounts of plain_acl.yml are: rmq-admin acl show, acl set, acl delete"
 _STATIC = "it is for static topics of 5.x, which no broker here has"
 _COLD = "it is for reads of cold data in brokers of 5.x"
@@ -120,9 +121,10 @@ _ONE_BY_ONE = "it sends many at once; rmq-admin {} takes one at a time"
 NOT_HERE: dict[str, str] = {
     **dict.fromkeys(
         ("cleanBrokerMetadata", "electMaster", "getBrokerEpoch", "getControllerConfig", "getControllerMetaData",
-         "getSyncStateSet", "resetMasterFlushOffset", "updateControllerConfig"),
+         "getSyncStateSet", "updateControllerConfig"),
         _CONTROLLER,
     ),
+    "resetMasterFlushOffset": _ACTING,
     **dict.fromkeys(
         ("copyAcl", "copyUser", "createAcl", "createUser", "deleteAcl", "deleteUser", "getAcl", "getUser", "listAcl",
          "listUser", "updateAcl", "updateUser"),

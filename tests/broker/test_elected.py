@@ -20,6 +20,7 @@ from rmq.store.epochs import Epoch
 from rmq.store.messages import StoreError
 from rmq.wire.api.controller import SyncStateSet
 from tests.broker.harness import setup_of
+from tests.needs import need_extra
 from tests.sim.failover import Pair
 from tests.store.support import ROOT, SYNC, Box, all_records, log_events
 
@@ -494,3 +495,38 @@ class LateRequestTests(SynchronousTestCase):
         sent = pair.send(master)
         pair.world.run_for(1)
         self.assertEqual(sent.code, 0)
+
+
+class FaceTests(SynchronousTestCase):
+    def test_the_present_role(self) -> None:
+        """The HTTP port shows the broker of the present role; without one it is not well, and has no metrics of it."""
+        need_extra("metrics")
+        from rmq.broker.http.face import elected_face
+
+        pair = Pair(1)
+        pair.world.run_until(pair.is_whole, 60, "a whole group")
+        first = pair.master()
+        assert first is not None
+        other = next(node for node in pair.brokers if node is not first)
+        faces = {}
+        for node in pair.brokers:
+            elected = pair.elected(node)
+            assert elected is not None
+            faces[node] = elected_face(elected)
+
+        def shown(node: Any) -> tuple[bool, int, str | None]:
+            face = faces[node]
+            metrics = [metric.name for metric in face.collectors[0].collect()]
+            pieces = [family for family, _ in face.collectors[0].in_slices()]
+            assert len(metrics) == len(pieces)
+            return "SLAVE" in face.pages["/"]({}), len(metrics), face.health()
+
+        self.assertEqual([shown(node)[::2] for node in (first, other)], [(False, None), (True, None)])
+        pair.controller.kill()
+        pair.net.partition(first, other)
+        pair.world.run_until(lambda: pair.broker_of(first) is None, 60, "the end of its role")
+        is_slave, metrics, health = shown(first)
+        self.assertEqual((is_slave, metrics), (False, 0))
+        self.assertIn("has no role", health or "")
+        pair.rest()
+        self.assertEqual({shown(node)[::2] for node in pair.brokers}, {(False, None), (True, None)})

@@ -17,7 +17,7 @@ from twisted.python.failure import Failure
 from rmq.admin.command import Terminal
 from rmq.admin.main import EXIT_CANNOT_WRITE, Result, parse, run
 from rmq.runtime.logs import visible
-from rmq.runtime.platform import real_platform
+from rmq.runtime.platform import import_reactor, real_platform
 
 #: what ends a command: Ctrl-C and what service managers send; the exit status is 128 and the number
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -51,6 +51,7 @@ def main() -> None:
             reactor.callWhenRunning(signal.signal, number, interrupt)
         return asked.addBoth(ended)
 
+    import_reactor()  # before `react` does it
     try:
         react(ask)
     except SystemExit as ended:

@@ -19,7 +19,7 @@ from twisted.logger import Logger
 
 from rmq.runtime.disk.files import Disk, RealDisk
 from rmq.runtime.disk.openlimit import raise_open_files_limit
-from rmq.runtime.tls.late import tls_later
+from rmq.runtime.tls.late import tls_later, without_openssl
 
 #: timeout of a connection attempt, as in Apache's clients
 CONNECT_TIMEOUT_S = 3.0
@@ -64,6 +64,11 @@ def the_reactor() -> Any:
             _log.info("the reactor rmq-lean is not used: {error}; Twisted's default is used instead", error=error)
         else:
             leanreactor.install()
+    return import_reactor()
+
+
+def import_reactor() -> Any:
+    """Return Twisted's reactor, imported without pyOpenSSL if it is not imported already."""
     with tls_later():
         from twisted.internet import reactor
     return reactor
@@ -107,6 +112,11 @@ def dial_by_name(reactor: Any, host: str, port: int) -> IStreamClientEndpoint:
     return HostnameEndpoint(reactor, host.strip("[]"), port, timeout=CONNECT_TIMEOUT_S)
 
 
+def _dial(reactor: Any, host: str, port: int) -> IStreamClientEndpoint:
+    with without_openssl():
+        return dial_by_name(reactor, host, port)
+
+
 def real_platform(reactor: Any) -> Platform:
     """
     Return the platform of a real process; its disk closes itself after the reactor has shut down.
@@ -127,7 +137,7 @@ def real_platform(reactor: Any) -> Platform:
         reactor=reactor,
         disk=disk,
         rng=random.SystemRandom(),
-        endpoint_factory=dial_by_name,
+        endpoint_factory=_dial,
         max_open_files=raise_open_files_limit(),
         give_back_memory=getattr(reactor, "give_back_memory", lambda: None),
     )

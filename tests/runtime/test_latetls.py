@@ -10,7 +10,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.runtime.tls.late import tls_later
-from tests.needs import imports
+from tests.needs import imports, need_extra
 from tests.remoting.certificates import Authority
 
 #: Greets over TLS on two ports, by startTLS and by listenSSL, and says what of TLS was imported when.
@@ -159,3 +159,35 @@ class LateTests(SynchronousTestCase):
         with tls_later():
             self.assertEqual({name: sys.modules[name] for name in before}, before)
         self.assertIs(sys.modules["twisted.internet.tcp"], twisted.internet.tcp)
+
+
+class DialTests(SynchronousTestCase):
+    def run_script(self, text: str) -> list[str]:
+        done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout.split()
+
+    def test_our_processes_dial_without_openssl(self) -> None:
+        """A broker, or rmq-admin, that uses no TLS does not import it; one that does has it later."""
+        need_extra("tls")
+        script = """
+import sys
+from rmq.runtime.platform import real_platform, the_reactor
+reactor = the_reactor()
+print(type(real_platform(reactor).endpoint_factory(reactor, "127.0.0.1", 1)).__name__, "OpenSSL" in sys.modules)
+from twisted.internet.ssl import optionsForClientTLS
+print(optionsForClientTLS("rmq").__class__.__name__, sys.modules["OpenSSL"] is not None)
+"""
+        self.assertEqual(self.run_script(script), ["HostnameEndpoint", "False", "ClientTLSOptions", "True"])
+
+    def test_programs_of_users_have_all_endpoints(self) -> None:
+        """A program that imports ours may wrap endpoints in TLS itself, also after ours has dialled."""
+        need_extra("tls")
+        script = """
+from rmq.runtime.platform import dial_by_name
+from twisted.internet import reactor
+from twisted.internet.endpoints import wrapClientTLS
+from twisted.internet.ssl import optionsForClientTLS
+print(type(wrapClientTLS(optionsForClientTLS("rmq"), dial_by_name(reactor, "127.0.0.1", 1))).__name__)
+"""
+        self.assertEqual(self.run_script(script), ["_WrapperEndpoint"])

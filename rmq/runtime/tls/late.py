@@ -85,3 +85,21 @@ def tls_later() -> Iterator[None]:
         for name, stand_in in stand_ins.items():
             if sys.modules.get(name) is stand_in:
                 del sys.modules[name]
+
+
+@contextmanager
+def without_openssl() -> Iterator[None]:
+    """
+    Import `twisted.internet.endpoints` within this context without pyOpenSSL; its `wrapClientTLS` does not work then.
+
+    For our own processes, which have TLS around connections in another way: not for those that import us. Without
+    effect where one of the two is imported already.
+    """
+    if "OpenSSL" in sys.modules or "twisted.internet.endpoints" in sys.modules:
+        yield
+        return
+    sys.modules["OpenSSL"] = None  # type: ignore[assignment]  # an import of it is an ImportError
+    try:
+        yield
+    finally:
+        del sys.modules["OpenSSL"]

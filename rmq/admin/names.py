@@ -34,6 +34,7 @@ NOUNS: dict[str, tuple[tuple[str, ...], str]] = {
     "monitor": (("monitor",), "print a line for each group that is behind, again and again"),
     "route": (("explain", "routediff", "routedump"), "what NameServers know: explain, diff, dump"),
     "ha": (("hastatus",), "replication: status"),
+    "controller": (("controller",), "groups whose masters a controller elects: show, elect, forget"),
     "context": (("context",), "clusters with a name, for this user: add, list, show, use, remove"),
     "completion": (("completion",), "completion of shells: bash, zsh, fish; the names that it offers: names"),
     "config": (("config",), "property files of servers: check"),
@@ -108,7 +109,7 @@ INSTEAD: dict[str, str] = {
     "printMsgByQueue": "tail TOPIC -q BROKER:ID --from begin --exit",
 }
 
-_CONTROLLER = "it is for controllers, which elect masters: mqadmin of 5.x asks ours too, rmq-admin asks none yet"
+_CONTROLLER = "it is for 5.x's controllers: see rmq-admin controller show, controller elect, controller forget"
 _ACTING = "it is for slaves of 5.x that act as master; there are none here"
 _ACL_2 = "it is for ACL 2.0 of 5.x; accounts of plain_acl.yml are: rmq-admin acl show, acl set, acl delete"
 _STATIC = "it is for static topics of 5.x, which no broker here has"

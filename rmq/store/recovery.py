@@ -93,7 +93,8 @@ class Recovery:
     #: what was read, for the log line
     read_from: int = attrs.field(init=False, default=0)
     _written_to: int = attrs.field(init=False, default=0)
-    #: from here to the end a slave should compare with its master, since its power failed; None: no need
+    #: from here to the end a slave should compare with its master: its power failed, or records behind the last fsync
+    #: are damaged, which a kill alone does not do; None: no need
     suspect_from: int | None = attrs.field(init=False, default=None)
     #: queues with units from before the last known fsync
     _synced_queues: set[Key] = attrs.field(init=False, factory=set)
@@ -448,6 +449,8 @@ class Recovery:
             self.suspect_from = (
                 min(end, self.progress.offset) if self.progress is not None else self.commit_log.min_offset
             )
+        elif self.is_slave and (holes := [start for start, _ in self.dispatcher.damage if synced <= start < end]):
+            self.suspect_from = min(holes)
         self._log.info(
             "commit log {min_offset} to {end_offset} recovered after {how}, read from {read_from}; "
             "cleared {removed} bytes behind its end",

@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.runtime.disk.files import DiskError
 from rmq.sim.disk import SimFile
-from rmq.store import store
+from rmq.store import layout, store
 from rmq.store.config import BrokerRole
 from rmq.store.messages import StoreError
 from rmq.store.store import MessageStore
@@ -225,6 +225,27 @@ class SlaveTests(SynchronousTestCase):
         logged = [event["log_format"].split("{")[0] for event in events if "damaged" in event["log_format"]]
         self.assertEqual(logged, ["commit log damaged at ", "skipped damaged bytes "])
         self.assertEqual(self.slave.max_offset("Topic", 2), self.master.max_offset("Topic", 2))
+
+    def test_a_hole_is_compared(self) -> None:
+        """
+        A write that failed left zeros before intact records, and the process was killed: the master has more.
+
+        Without that all but the last record would be taken for equal, and the slave would lack messages unnoticed.
+        """
+        self.feed(self.slave, self.results[299].next_offset)
+        hole = self.results[280]
+        start = hole.phy_offset - hole.phy_offset % 16384
+        path = layout.join(layout.commit_log_dir(self.box.config.store_path_root_dir), layout.file_name(start))
+        file = self.box.disk.open(path)
+        file.write_at(hole.phy_offset - start, bytes(hole.next_offset - hole.phy_offset))
+        file.close()
+        self.slave = self.box.reopen("kill")
+        self.assertEqual(self.slave.damage, [(hole.phy_offset, hole.next_offset)])
+        self.assertEqual(self.slave.resume_offset, hole.phy_offset)
+        error = self.assertRaises(
+            StoreError, self.slave.append_raw, hole.phy_offset, self.bytes_of(hole.phy_offset, hole.next_offset)
+        )
+        self.assertIn("the logs have diverged", str(error))
 
     def test_full_disk(self) -> None:
         """Without room the bytes are refused and can be sent again later."""

@@ -310,9 +310,14 @@ def cluster(options: argparse.Namespace) -> Cluster:
     )
     arguments = ["rmq-namesrv", "-c", str(conf), "--listenPort", str(options.namesrv_port)]
     arguments += [*_bound(options), "--kvConfigPath", str(root / "namesrv" / "kvConfig.json")]
+    if options.failover:
+        arguments += ["--enableControllerInNamesrv=true", f"--controllerStorePath={root / 'namesrv' / 'controller'}"]
     namesrv = _role(options, root, "namesrv", arguments, 0)
     master = _broker(options, root, "broker-a", options.broker_port, options.role, "The master of broker-a", 1)
     slave = _broker(options, root, "broker-a-s", options.slave_port, "SLAVE", "The slave of broker-a", 2)
+    for role in (master, slave) if options.failover else ():
+        addr = f"{_inside(options)}:{options.namesrv_port}"
+        role.arguments += ["--enableControllerMode=true", f"--controllerAddr={addr}"]
     roles = [namesrv, master, slave]
     for number in range(1, options.masters):
         name = f"broker-{chr(ord('a') + number)}"
@@ -435,6 +440,12 @@ def parser() -> argparse.ArgumentParser:
         default="ASYNC_MASTER",
         choices=["ASYNC_MASTER", "SYNC_MASTER"],
         help="brokerRole of a new master; written once to DIR/conf (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--failover",
+        action="store_true",
+        help="the NameServer is a controller, which elects the master of the first two brokers, for this run; not for a"
+        " folder in which they have messages without it",
     )
     parser.add_argument(
         "--config",

@@ -91,6 +91,20 @@ class MastersTests(SynchronousTestCase):
         self.assertIn("further masters: broker-b, broker-c", made.next_steps)
 
 
+class FailoverTests(SynchronousTestCase):
+    def test_a_pair_with_a_controller(self) -> None:
+        """The NameServer is the controller of the first two brokers, not of further masters."""
+        folder = os.path.abspath(self.mktemp())
+        made = cluster(parser().parse_args(["--dir", folder, "--masters", "2", "--failover", "--namesrv-port", "99"]))
+        elected = ["--enableControllerMode=true", "--controllerAddr=127.0.0.1:99"]
+        namesrv, one, two, further = (role.arguments for role in made.roles)
+        self.assertEqual(
+            namesrv[-2:], ["--enableControllerInNamesrv=true", f"--controllerStorePath={folder}/namesrv/controller"]
+        )
+        self.assertEqual((one[-2:], two[-2:]), (elected, elected))
+        self.assertNotIn(elected[0], further)
+
+
 class ConfigTests(SynchronousTestCase):
     def test_keys_of_brokers(self) -> None:
         """They reach every broker, and no NameServer, as options, which go before the property files."""

@@ -23,7 +23,7 @@ from rmq.runtime.clock import Moment, Periodic
 from rmq.runtime.disk.files import Disk, File
 from rmq.sim.cluster import Options
 from rmq.sim.scenario import Run
-from rmq.store import appender as appender_module
+from rmq.store.config import StoreConfig
 from rmq.store.groupcommit import GroupCommit, LogSync, Waiter
 from rmq.store.indexfile import IndexFile
 from rmq.store.messages import Message, PutStatus
@@ -137,7 +137,7 @@ class MutationTests(SynchronousTestCase):
 
     def test_shown_before_it_is_durable(self) -> None:
         """Consumers of a SYNC_FLUSH broker that see messages too early see numbers used twice, or miss messages."""
-        self.plant(appender_module, "hides_unsynced", lambda config: False)
+        self.plant(StoreConfig, "hides_unconfirmed", property(lambda config: False))
         self.find("power", "number ('broker-a', 'orders'", options(ASYNC_MASTER, SYNC_FLUSH, sync_s=SLOW_S))
 
     def test_first_report_unbounded(self) -> None:

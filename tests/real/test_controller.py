@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.ports import free_port
-from tests.real.javaclient import JavaClient
-from tests.real.peers import APACHE_5, OURS, Broker, Process, Site, mqadmin, until
-from tests.real.probe import Probe
+from tests.real.javaclient import JavaAdmin, JavaClient
+from tests.real.peers import APACHE_5, OURS, Broker, Process, Site, until
+from tests.real.probe import Probe, fastjson
 from tests.real.storefiles import first_difference
 
 pytestmark = [pytest.mark.real]
@@ -72,11 +73,11 @@ class Elected:
         until(f"{master.name} is master", lambda: self.addrs().get("0") == master.addr, seconds=90)
 
     def in_sync(self) -> set[str]:
-        """Return the addresses of the SyncStateSet, as mqadmin prints it."""
-        shown = mqadmin(self.site.root, "getSyncStateSet", "-a", self.controller, "-b", NAME, version=APACHE_5)
-        inside = shown.partition("#InSyncReplicas")[2].partition("#NotInSyncReplicas")[0] or shown
-        lines = [line for line in shown.splitlines() if "InSyncReplica:" in line and "NotInSync" not in line]
-        return {broker.addr for broker in self.brokers if any(broker.addr in line for line in lines or [inside])}
+        """Return the addresses of the SyncStateSet, as the controller has them (1006)."""
+        with Probe(int(self.controller.rpartition(":")[2])) as probe:
+            table = fastjson(probe.must(1006, body=json.dumps([NAME]).encode()).body)["replicasInfoTable"]
+        replicas = table.get(NAME, {"inSyncReplicas": []})["inSyncReplicas"]
+        return {replica["brokerAddress"] for replica in replicas}
 
     def wait_whole(self) -> None:
         until("both are in the SyncStateSet", lambda: len(self.in_sync()) == 2, seconds=120)
@@ -157,22 +158,25 @@ def _sends(broker: Broker) -> bool:
         return probe.send_message(TOPIC, 0, b"1000000 first", KEYS="first").code == 0
 
 
-def test_tools(site: Site) -> None:
+def test_tools(site: Site, tmp_path: Path) -> None:
     """mqadmin's commands about controllers, against ours."""
     group = Elected(site, OURS, OURS)
     group.wait_whole()
-
-    def mqadmin5(*arguments: str) -> str:
-        return mqadmin(site.root, *arguments, version=APACHE_5)
-
-    assert group.controller in mqadmin5("getControllerMetaData", "-a", group.controller)
-    shown = mqadmin5("getBrokerEpoch", "-n", group.namesrv.addr, "-b", NAME)
-    assert "Epoch" in shown and NAME in shown, shown
-    shown = mqadmin5("getControllerConfig", "-a", group.controller)
-    assert "enableElectUncleanMaster" in shown, shown
-    done = mqadmin5("updateControllerConfig", "-a", group.controller, "-k", "notifyBrokerRoleChanged", "-v", "true")
-    assert "success" in done, done
-    elected = mqadmin5("electMaster", "-a", group.controller, "-b", "2", "-bn", NAME, "-c", "DefaultCluster")
-    assert "#MasterEpoch\t2" in elected, elected
-    group.wait_for(group.slave)
-    group.wait_whole()
+    admin = JavaAdmin(APACHE_5, tmp_path / "mqadmin")
+    try:
+        shown = admin.run("getSyncStateSet", "-a", group.controller, "-b", NAME)
+        assert all(broker.addr in shown for broker in group.brokers), shown
+        assert group.controller in admin.run("getControllerMetaData", "-a", group.controller)
+        shown = admin.run("getBrokerEpoch", "-n", group.namesrv.addr, "-b", NAME)
+        assert "Epoch" in shown and NAME in shown, shown
+        shown = admin.run("getControllerConfig", "-a", group.controller)
+        assert "enableElectUncleanMaster" in shown, shown
+        key = ("-k", "notifyBrokerRoleChanged", "-v", "true")
+        assert "success" in admin.run("updateControllerConfig", "-a", group.controller, *key)
+        name = ("-bn", NAME, "-c", "DefaultCluster")
+        elected = admin.run("electMaster", "-a", group.controller, "-b", "2", *name)
+        assert "#MasterEpoch\t2" in elected, elected
+        group.wait_for(group.slave)
+        group.wait_whole()
+    finally:
+        admin.close()

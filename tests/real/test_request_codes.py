@@ -16,7 +16,7 @@ from functools import partial
 import pytest
 
 from docs.make_compatibility import tables
-from rmq.broker.responders.refused import REFUSED
+from rmq.broker.responders.refused import REFUSED, WITHOUT_CONTROLLER
 from tests.real.campaigns import campaign_only
 from tests.real.peers import APACHE_4, APACHE_5, OURS, STAND_IN, Process, Site, jars
 from tests.real.probe import Answer
@@ -63,10 +63,12 @@ def test_every_code_is_answered_or_refused_by_number(version: str, site: Site) -
     broker = site.broker(OURS, namesrv.addr, name="ours")
     apache_namesrv = site.namesrv(version, "apache-namesrv")
     apache = site.broker(version, apache_namesrv.addr, name="apache")
-    served = [table.codes() for table in tables()]
+    of_namesrv, _, of_broker = tables()
+    served = [of_namesrv.codes(), of_broker.codes()]
+    refused_by_broker = frozenset(map(int, (*REFUSED, *WITHOUT_CONTROLLER)))
     wrong = []
     for role, (ours, theirs, refused) in enumerate(
-        ((namesrv, apache_namesrv, frozenset[int]()), (broker, apache, frozenset(map(int, REFUSED))))
+        ((namesrv, apache_namesrv, frozenset[int]()), (broker, apache, refused_by_broker))
     ):
         answers, their_answers = ask_all(ours, OUR_WAIT_S, codes), ask_all(theirs, APACHES_WAIT_S, codes)
         for code, name in codes.items():

@@ -163,7 +163,8 @@ All its sub-commands print the same about both, but for what follows; `tests/rea
   topics); `addBroker`, `removeBroker` (broker containers); `resetMasterFlushOffset` (slaves that act as master);
   without `enableControllerInNamesrv=true` `getSyncStateSet`, `getControllerMetaData`, `getControllerConfig`,
   `updateControllerConfig`, `electMaster`, `cleanBrokerMetadata`, and without `enableControllerMode=true`
-  `getBrokerEpoch` (with them they are answered, see failover.md); `getColdDataFlowCtrInfo`, `updateColdDataFlowCtrGroupConfig`,
+  `getBrokerEpoch` (with them they are answered, see failover.md); `getColdDataFlowCtrInfo`,
+  `updateColdDataFlowCtrGroupConfig`,
   `removeColdDataFlowCtrGroupConfig`, `setCommitLogReadAheadMode` (cold data); `createUser`, `updateUser`, `deleteUser`,
   `getUser`, `listUser`, `copyUser`, `createAcl`, `updateAcl`, `deleteAcl`, `getAcl`, `listAcl`, `copyAcl` (accounts of
   5.x); `rocksDBConfigToJson`, `checkRocksdbCqWriteProgress` (RocksDB).

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import msgspec
 from twisted.application.service import MultiService, Service
@@ -22,7 +23,6 @@ from rmq.broker.consumerfilters import ConsumerFilters, compile_filter
 from rmq.broker.consumerlanes import add_consumer_lanes
 from rmq.broker.delays import Delays
 from rmq.broker.dump import Dumps
-from rmq.broker.elected.role import ElectedRole
 from rmq.broker.filters import SQL92
 from rmq.broker.flowcontrol import SAMPLE_S as FLOW_SAMPLE_S
 from rmq.broker.flowcontrol import FlowControl
@@ -76,6 +76,9 @@ from rmq.wire.api.common import TopicConfigWrapper
 from rmq.wire.codes import RequestCode
 from rmq.wire.compiled import PURE_PYTHON
 from rmq.wire.record import SCHEDULE_TOPIC
+
+if TYPE_CHECKING:
+    from rmq.broker.elected.role import ElectedRole
 
 VIP_PORT_DISTANCE = 2
 #: Java: ClientHousekeepingService

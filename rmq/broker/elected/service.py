@@ -76,7 +76,7 @@ class _Mastership:
 
 class ElectedBroker(MultiService):
     """
-    Runs a broker in the role that the controller gives it; made by :func:`rmq.broker.elected.build_elected`.
+    Runs a broker in the role that the controller gives it; made by :func:`rmq.broker.elected.service.build_elected`.
 
     ``broker`` is that broker; None while there is none: before the first answer of the controller, between two roles,
     and while another may have become master unnoticed. Raises at the start what the store's own files can raise; an

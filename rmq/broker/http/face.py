@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from prometheus_client.metrics_core import Metric
 
-from rmq.broker.elected.service import ElectedBroker
 from rmq.broker.http.metrics import BrokerCollector
 from rmq.broker.http.pages import BrokerPages
 from rmq.broker.service import BrokerService
 from rmq.runtime.http.face import Face
 from rmq.runtime.http.metrics import Collector, Family, ProcessMetrics
+
+if TYPE_CHECKING:
+    from rmq.broker.elected.service import ElectedBroker
 
 
 def broker_face(broker: BrokerService) -> Face:

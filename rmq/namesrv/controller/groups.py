@@ -145,8 +145,8 @@ class Group:
         """
         A broker has started again: if it was the master it is so no longer, and what it says it holds may be gone.
 
-        Then it leaves the SyncStateSet, unless nobody else is in it. The set gets another epoch in any case: what the
-        master knows of the broker, and a request to count it that is on its way, are from before.
+        In that case it leaves the SyncStateSet, unless nobody else is in it. The set gets another epoch even then: what
+        the master knows of the broker, and a request to count it that is on its way, are from before.
         """
         group = self.without_master() if broker_id == self.master_id else self
         if may_lack_messages:
@@ -158,7 +158,7 @@ class Group:
         """
         Forget brokers; None when no broker is left.
 
-        The next new broker may get the id of one of them: requests from before must not count it, so each epoch grows.
+        Requests from before must not count them, so the epoch of the SyncStateSet grows.
 
         Java: ReplicasInfoManager#handleCleanBrokerDataEvent
         """

@@ -93,7 +93,7 @@ class Hearing:
         self._heard.pop(key, None)
 
     def lives(self, key: Key, now_ms: int) -> bool:
-        """Tell whether a broker has been heard and is not silent since: it may become master."""
+        """Tell whether a broker has been heard and is not silent since."""
         heard = self._heard.get(key)
         return heard is not None and now_ms < heard.until_ms
 

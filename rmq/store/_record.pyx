@@ -2292,7 +2292,7 @@ def add_entries(file, const uint8_t[::1] pending, Py_ssize_t first):
         put32(out + 16, <uint32_t>before)
         out += ENTRY
         table[slot] = <int32_t>at
-        page = slot // 1024
+        page = (slot + 10) // 1024   # the header takes the room of 10 slots
         if page != last_page:
             dirty.add(page)
             last_page = page

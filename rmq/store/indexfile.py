@@ -27,8 +27,10 @@ from rmq.store.layout import (
     index_slot_at,
 )
 
-#: slots are written in groups of so many (one page)
+#: Slots are written with the whole page of the file that they lie in: the kernel would first read the rest of it from
+#: the disk, where it is not in memory, and a busy disk would stop the reactor.
 SLOTS_OF_PAGE = 1024
+_SLOTS_OF_HEADER = INDEX_HEADER_BYTES // INDEX_SLOT_BYTES
 _SLOT_TYPE = next(code for code in "il" if array(code).itemsize == INDEX_SLOT_BYTES)
 _MAX_SECONDS = (1 << 31) - 1
 
@@ -136,7 +138,7 @@ class IndexFile:
                 self._rebuild_slots(file)
                 break
         self.header.hash_slot_count = self.slots - slots.count(0)
-        self.dirty_pages.update(range(-(-self.slots // SLOTS_OF_PAGE)))
+        self.dirty_pages.update(range(_page_of(self.slots - 1) + 1))
 
     def _walk_back(self, file: File, slot: int, number: int) -> bool:
         assert self.table is not None
@@ -175,7 +177,7 @@ class IndexFile:
             seconds = 0 if seconds < 0 else _MAX_SECONDS
         self.buffered += INDEX_ENTRY.pack(key_hash, phy_offset, seconds, before)
         slots[slot] = number
-        self.dirty_pages.add(slot // SLOTS_OF_PAGE)
+        self.dirty_pages.add(_page_of(slot))
         if before == 0:
             header.hash_slot_count += 1
         header.index_count = number + 1
@@ -198,10 +200,11 @@ class IndexFile:
             self.unsynced = True
         pages = sorted(self.dirty_pages)[:most_pages]
         for page in pages:
-            piece = self.table[page * SLOTS_OF_PAGE : (page + 1) * SLOTS_OF_PAGE]
+            first = max(0, page * SLOTS_OF_PAGE - _SLOTS_OF_HEADER)
+            piece = self.table[first : (page + 1) * SLOTS_OF_PAGE - _SLOTS_OF_HEADER]
             if sys.byteorder == "little":
                 piece.byteswap()
-            file.write_at(index_slot_at(page * SLOTS_OF_PAGE), piece.tobytes())
+            file.write_at(index_slot_at(first), piece.tobytes())
         if len(pages) < len(self.dirty_pages):
             self.dirty_pages.difference_update(pages)
             return
@@ -265,3 +268,8 @@ class IndexFile:
             return INDEX_ENTRY.unpack_from(self.buffered, (number - self._written) * INDEX_ENTRY_BYTES)
         assert file is not None
         return INDEX_ENTRY.unpack(file.read_at(index_entry_at(self.slots, number), INDEX_ENTRY_BYTES))
+
+
+def _page_of(slot: int) -> int:
+    """Return which page of the file holds a slot."""
+    return (slot + _SLOTS_OF_HEADER) // SLOTS_OF_PAGE

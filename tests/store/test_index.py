@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
+
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.runtime.disk.files import File
 from rmq.sim.net import SimNet
 from rmq.sim.node import Node
 from rmq.sim.world import World
@@ -15,6 +21,7 @@ from rmq.store.index import MAX_PREFIXES, Index, KeyHasher, index_name
 from rmq.store.indexfile import IndexFile, IndexHeader
 from rmq.store.openfiles import OpenFiles
 from rmq.wire.record import index_key_hash
+from tests.needs import need_compiled
 from tests.seeds import EXAMPLES_SEED
 from tests.store.support import unique_key
 
@@ -249,6 +256,43 @@ class RepairTests(IndexCase):
         self.assertEqual(self.index.delete_expired(2500), 1)
         self.assertEqual(self.index.delete_expired(1 << 40), 1)
         self.assertEqual(len(self.node.disk.list_dir("/store/index")), 1)
+
+
+class SlotPageTests(SynchronousTestCase):
+    """Slots are written with the pages of the file that they lie in, so the kernel need not read them before."""
+
+    def added(self, add: Callable[[IndexFile, bytes, int], int]) -> IndexFile:
+        file = IndexFile("x", 5000, 10_000, IndexHeader())
+        file.begin()
+        rng = random.Random(1)
+        hashes = [*range(1010, 1020), *range(2030, 2040), *(rng.randrange(1 << 31) for _ in range(20))]
+        pending = b"".join(index.PENDING.pack(each, 100 + at, NOW_MS + at) for at, each in enumerate(hashes))
+        self.assertEqual(add(file, pending, 3), len(hashes))
+        return file
+
+    def test_whole_pages(self) -> None:
+        """Each write of slots is a page, or its part that is slots; together they hold every slot that changed."""
+        file = self.added(index.add_entries_slowly)
+        assert file.table is not None
+        written: list[tuple[int, bytes]] = []
+        target = SimpleNamespace(write_at=lambda offset, data: written.append((offset, bytes(data))))
+        file.write(cast(File, target))
+        whole = bytearray(40 + 4 * 5000)
+        for offset, data in written[1:-1]:
+            self.assertIn(offset % 4096, (0, 40))
+            self.assertTrue((offset + len(data)) % 4096 == 0 or offset + len(data) == len(whole))
+            self.assertLessEqual(len(data), 4096)
+            whole[offset : offset + len(data)] = data
+        table = file.table[:]
+        table.byteswap()
+        self.assertEqual(bytes(whole[40:]), table.tobytes())
+
+    def test_compiled(self) -> None:
+        """The compiled loop leaves the same file to be written, page for page."""
+        need_compiled("rmq.store._record")
+        slow, fast = self.added(index.add_entries_slowly), self.added(index.add_entries)
+        for name in ("header", "buffered", "table", "dirty_pages"):
+            self.assertEqual(getattr(fast, name), getattr(slow, name), name)
 
 
 class HeaderTests(SynchronousTestCase):

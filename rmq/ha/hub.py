@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 from rmq.ha.acks import ReplicaWaits
 from rmq.ha.master import MasterSession, MasterState, ReadableLog, SentWatermark
 from rmq.ha.output import SLICE_BYTES, Output, abort, no_delay, output_for
-from rmq.ha.session import Acknowledge, Action, Append, Close, CloseKind, Send, SessionLimits, Term
+from rmq.ha.session import Acknowledge, Action, Append, Close, CloseKind, Load, Send, SessionLimits, Term
 from rmq.ha.status import ACK_LATENCY_MS, ReplicationLag, SlaveStatus
 from rmq.runtime.clock import steady_ms, wall_ms
 from rmq.runtime.disk.files import DiskError
@@ -63,6 +63,8 @@ class MasterConnection(Protocol):
         self._hub = hub
         self._clock = clock
         self._later: IDelayedCall | None = None
+        #: what comes next is read from the disk
+        self._loading: Deferred[None] | None = None
         #: unique in this process: one peer may have several connections
         self.number = number
         self.host = ""
@@ -96,13 +98,7 @@ class MasterConnection(Protocol):
         try:
             actions = self.session.pump(steady_ms(self._clock), SLICE_BYTES)
         except (StoreError, DiskError) as error:
-            self._log.error(
-                "slave {addr} dropped, the log cannot be read at offset {offset}: {error}",
-                addr=self.addr,
-                offset=self.session.next_offset,
-                error=error,
-            )
-            self.drop(f"cannot read the log: {error}")
+            self._drop_unread(error)
             return
         self._perform(actions)
         if self.session.has_more and self._later is None:
@@ -123,11 +119,33 @@ class MasterConnection(Protocol):
         self.session.resume()
         self.pump()
 
+    def _loaded(self, _: None, loading: Deferred[None]) -> None:
+        if self._loading is loading:  # else the connection has ended
+            self._loading = None
+            self.session.loaded()
+            self.pump()
+
+    def _unreadable(self, failure: Failure, loading: Deferred[None]) -> None:
+        if self._loading is loading:
+            self._drop_unread(failure.value)
+
+    def _drop_unread(self, error: BaseException | None) -> None:
+        self._log.error(
+            "slave {addr} dropped, the log cannot be read at offset {offset}: {error}",
+            addr=self.addr,
+            offset=self.session.next_offset,
+            error=error,
+        )
+        self.drop(f"cannot read the log: {error}")
+
     def _perform(self, actions: Sequence[Action]) -> None:
         for action in actions:
             match action:
                 case Send(pieces):
                     self._output.send(pieces)
+                case Load(offset):
+                    self._loading = self._hub.load(offset)
+                    self._loading.addCallback(self._loaded, self._loading).addErrback(self._unreadable, self._loading)
                 case Acknowledge(offset):
                     self._hub.acknowledged(self, offset)
                 case Close():
@@ -137,6 +155,7 @@ class MasterConnection(Protocol):
                     raise AssertionError("a master's session never appends")
 
     def _cancel(self) -> None:
+        self._loading = None
         if self._later is not None:
             if self._later.active():
                 self._later.cancel()
@@ -291,6 +310,10 @@ class MasterHub(ServerFactory):
         return MasterSession(
             self._commit_log, self._limits, now_ms=steady_ms(self._clock), sent=self._sent, term=self._term
         )
+
+    def load(self, phy_offset: int) -> Deferred[None]:
+        """See `ReadableLog.preload`."""
+        return self._commit_log.preload(phy_offset)
 
     def acknowledged(self, connection: MasterConnection, offset: int) -> None:
         """A slave holds everything below ``offset``; reports of a connection that has left are ignored."""

@@ -6,8 +6,9 @@ import enum
 from typing import Protocol
 
 import attrs
+from twisted.internet.defer import Deferred
 
-from rmq.ha.session import Acknowledge, Action, Close, CloseKind, Piece, Send, SessionLimits, Term
+from rmq.ha.session import Acknowledge, Action, Close, CloseKind, Load, Piece, Send, SessionLimits, Term
 from rmq.ha.stream import MAX_BATCH_BYTES, ReportDecoder, decode_hello, encode_heartbeat, encode_transfer_header
 from rmq.wire.frames import MAX_FRAME_BYTES
 
@@ -32,8 +33,15 @@ class ReadableLog(Protocol):
     def end_offset(self) -> int:
         """One behind the last byte."""
 
-    def read(self, phy_offset: int, limit: int) -> Piece:
-        """Return 1 to ``limit`` bytes from ``phy_offset`` on, of one segment; nothing at the end of the log."""
+    def read_loaded(self, phy_offset: int, limit: int) -> Piece | None:
+        """
+        Return 1 to ``limit`` bytes from ``phy_offset`` on, of one segment; nothing at the end of the log.
+
+        None where they are not in memory: see :meth:`preload`.
+        """
+
+    def preload(self, phy_offset: int) -> Deferred[None]:
+        """Read into memory what lies at ``phy_offset``; fires when that has ended or failed."""
 
 
 class FlushableLog(ReadableLog, Protocol):
@@ -62,9 +70,12 @@ class FlushedLog:
     def end_offset(self) -> int:
         return self._log.flushed_offset
 
-    def read(self, phy_offset: int, limit: int) -> Piece:
-        """Return bytes that are on disk, as `ReadableLog.read`."""
-        return self._log.read(phy_offset, max(0, min(limit, self._log.flushed_offset - phy_offset)))
+    def read_loaded(self, phy_offset: int, limit: int) -> Piece | None:
+        """Return bytes that are on disk, as `ReadableLog.read_loaded`."""
+        return self._log.read_loaded(phy_offset, max(0, min(limit, self._log.flushed_offset - phy_offset)))
+
+    def preload(self, phy_offset: int) -> Deferred[None]:
+        return self._log.preload(phy_offset)
 
 
 @attrs.define
@@ -145,6 +156,8 @@ class MasterSession:
         self._batch_bytes = max(1, min(limits.batch_bytes, MAX_BATCH_BYTES))
         self._reports = ReportDecoder()
         self._paused = False
+        #: what comes next is not in memory yet
+        self._loading = False
         self._last_read_ms = now_ms
         self._last_write_ms = now_ms
         self.state = MasterState.WAIT_FIRST
@@ -159,7 +172,8 @@ class MasterSession:
     @property
     def has_more(self) -> bool:
         """True when :meth:`pump` would send something now."""
-        return self.state is MasterState.TRANSFER and not self._paused and self.next_offset < self._log.end_offset
+        is_free = self.state is MasterState.TRANSFER and not self._paused and not self._loading
+        return is_free and self.next_offset < self._log.end_offset
 
     @property
     def is_idle(self) -> bool:
@@ -209,8 +223,9 @@ class MasterSession:
             position = self.next_offset
             # One read for many frames: their bodies are views of it.
             whole = max(batch_bytes, budget_bytes - budget_bytes % batch_bytes)
-            data = self._log.read(position, min(whole, segment_bytes - position % segment_bytes))
+            data = self._log.read_loaded(position, min(whole, segment_bytes - position % segment_bytes))
             if not data:
+                self._loading = data is None
                 break
             if len(data) <= batch_bytes:
                 pieces += (encode_transfer_header(position, len(data)), data)
@@ -221,12 +236,13 @@ class MasterSession:
                     pieces += (encode_transfer_header(position + at, len(body)), body)
             self.next_offset = position + len(data)
             budget_bytes -= len(data)
+        loads = [Load(self.next_offset)] if self._loading else []
         if not pieces:
-            return []
+            return [*loads]
         if self._sent is not None and self.next_offset > self._sent.offset:
             self._sent.offset = self.next_offset
         self._last_write_ms = now_ms
-        return [Send(tuple(pieces))]
+        return [Send(tuple(pieces)), *loads]
 
     def pause(self) -> None:
         """The way out is full: send nothing until :meth:`resume`."""
@@ -235,6 +251,10 @@ class MasterSession:
     def resume(self) -> None:
         """The way out is free again; pump next."""
         self._paused = False
+
+    def loaded(self) -> None:
+        """What a Load named is in memory, or cannot be read; pump next."""
+        self._loading = False
 
     def tick(self, now_ms: int) -> list[Action]:
         """Heartbeat after a while without a write, Close after a longer while without a read."""

@@ -60,6 +60,13 @@ class Send:
 
 
 @attrs.frozen
+class Load:
+    """Read the log at ``phy_offset`` into memory, then call :meth:`MasterSession.loaded`; nothing is sent before."""
+
+    phy_offset: int
+
+
+@attrs.frozen
 class Append:
     """Append ``data`` to the log, whose end must be ``phy_offset``. If that fails the connection must go."""
 
@@ -82,4 +89,4 @@ class Close:
     reason: str
 
 
-Action = Send | Append | Acknowledge | Close
+Action = Send | Load | Append | Acknowledge | Close

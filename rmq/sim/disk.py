@@ -575,6 +575,10 @@ class SimFile:
     def view_at(self, offset: int, size: int) -> bytes:
         return self.read_at(offset, size)
 
+    def read_loaded(self, offset: int, size: int) -> bytes | None:
+        self._check_open(offset)
+        return None if self._disk.is_cold else self.read_at(offset, size)
+
     def in_memory(self, offset: int, size: int) -> bool:
         self._check_open(offset)
         return not self._disk.is_cold

@@ -419,6 +419,14 @@ class CommitLog:
             return self._tail.view_at(place, size)
         return self._file_with(offset, size)[0].view_at(place, size)
 
+    def read_loaded(self, offset: int, limit: int) -> bytes | memoryview | None:
+        """As :meth:`read_some`, of what is in memory; see `File.read_loaded`."""
+        size = min(limit, self.end - offset, self.start_of(offset) + self.segment_bytes - offset)
+        if size <= 0:
+            return b""
+        file, start = self._file_with(offset, size)
+        return file.read_loaded(offset - start, size)
+
     def in_memory(self, offset: int, size: int) -> bool:
         """Tell whether bytes from ``offset`` on, as many as `File.in_memory` looks at, are in memory."""
         place = offset % self.segment_bytes

@@ -39,7 +39,7 @@ from rmq.store.messages import (
 )
 from rmq.store.multidispatch import MultiDispatch
 from rmq.store.queues import QueueTable
-from rmq.store.reader import Reader
+from rmq.store.reader import PRELOAD_BYTES, Reader
 from rmq.store.recovery import Recovery
 from rmq.store.retention import Retention
 
@@ -503,6 +503,14 @@ class MessageStore:
         :attr:`min_phy_offset`.
         """
         return self._commit_log.view_some(phy_offset, limit)
+
+    def read_loaded(self, phy_offset: int, limit: int) -> bytes | memoryview | None:
+        """Return up to ``limit`` bytes as :meth:`read`, but None where the reactor would have to wait for the disk."""
+        return self._commit_log.read_loaded(phy_offset, limit)
+
+    def preload(self, phy_offset: int) -> Deferred[None]:
+        """Fire when PRELOAD_BYTES of the log from an offset on are in memory; fail with a DiskError."""
+        return self._commit_log.preload(phy_offset, PRELOAD_BYTES)
 
     def append_raw(self, phy_offset: int, data: bytes, *, dispatches: bool = True) -> None:
         """

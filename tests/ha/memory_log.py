@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from twisted.internet.defer import Deferred
+
 
 class MemoryLog:
     """
     Bytes from ``start`` to the end, cut into segments only in thought.
 
     ``refuse`` is the error class that append_raw raises; ``fail_next`` makes the next append_raw raise it,
-    ``fail_read`` every read. Nothing is on disk before :meth:`sync`, and who wanted that counts in ``flushes_wanted``.
+    ``fail_read`` every read, and ``is_cold`` lets none find its bytes in memory. Nothing is on disk before
+    :meth:`sync`, and who wanted that counts in ``flushes_wanted``.
     """
 
     def __init__(self, segment_bytes: int, refuse: type[Exception] = ValueError, *, start: int = 0) -> None:
@@ -24,6 +27,9 @@ class MemoryLog:
         self._callbacks: list[Callable[[], None]] = []
         self.fail_next = False
         self.fail_read = False
+        self.is_cold = False
+        #: what :meth:`preload` was asked for, and what it returned
+        self.loads: list[tuple[int, Deferred[None]]] = []
         self._flushed_callbacks: list[Callable[[], None]] = []
         self.flushed_offset = 0
         self.flushes_wanted = 0
@@ -57,11 +63,17 @@ class MemoryLog:
         for callback in self._flushed_callbacks:
             callback()
 
-    def read(self, phy_offset: int, limit: int) -> bytes:
+    def read_loaded(self, phy_offset: int, limit: int) -> bytes | None:
+        if self.is_cold:
+            return None
         if phy_offset < self._min or self.fail_read:
             raise self._refuse(f"{phy_offset} is below {self._min}")
         end = min(phy_offset + limit, phy_offset - phy_offset % self.segment_bytes + self.segment_bytes)
         return bytes(self._data[phy_offset - self._start : end - self._start])
+
+    def preload(self, phy_offset: int) -> Deferred[None]:
+        self.loads.append((phy_offset, Deferred()))
+        return self.loads[-1][1]
 
     def append_raw(self, phy_offset: int, data: bytes, *, dispatches: bool = True) -> None:
         if self.fail_next:

@@ -8,7 +8,7 @@ import struct
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.ha.master import MasterSession, MasterState
-from rmq.ha.session import Acknowledge, Action, Close, CloseKind, Send, SessionLimits
+from rmq.ha.session import Acknowledge, Action, Close, CloseKind, Load, Send, SessionLimits
 from rmq.ha.stream import MAX_BATCH_BYTES, TransferDecoder, encode_heartbeat, encode_report
 from rmq.wire.codes import SerializeType
 from rmq.wire.command import RemotingCommand, encode_command
@@ -265,6 +265,31 @@ class TransferTests(SynchronousTestCase):
         self.assertEqual(master.tick(6000), [])
         master.resume()
         self.assertEqual(sent(master.pump(6000, 1000)), [(0, log.bytes_from(0))])
+
+    def test_what_is_not_in_memory_is_loaded_first(self) -> None:
+        """Cold bytes are asked for once; until they are there nothing is read or sent but heartbeats."""
+        log = filled(100)
+        master = session(log)
+        master.receive(encode_report(0), 0)
+        log.is_cold = True
+        self.assertEqual(master.pump(0, 1000), [Load(0)])
+        self.assertFalse(master.has_more)
+        self.assertEqual(master.pump(1, 1000), [])
+        self.assertEqual(sent(master.tick(6000)), [(0, b"")])
+        log.is_cold = False
+        master.loaded()
+        self.assertEqual(sent(master.pump(6001, 1000)), [(0, log.bytes_from(0))])
+
+    def test_a_part_is_in_memory(self) -> None:
+        """What is in memory is sent before the rest is loaded."""
+        log = filled(SEGMENT + 100)
+        master = session(log, SessionLimits(segment_bytes=SEGMENT, batch_bytes=SEGMENT))
+        master.receive(encode_report(1), 0)
+        whole = log.read_loaded
+        self.patch(log, "read_loaded", lambda offset, limit: whole(offset, limit) if offset < SEGMENT else None)
+        actions = master.pump(0, 2 * SEGMENT)
+        self.assertEqual(sent(actions), [(1, log.bytes_from(1)[: SEGMENT - 1])])
+        self.assertEqual(actions[1:], [Load(SEGMENT)])
 
 
 class LivenessTests(SynchronousTestCase):

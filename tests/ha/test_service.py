@@ -15,6 +15,7 @@ from rmq.ha.hub import GATHER_S, MAX_SLAVES, MAX_WAITING
 from rmq.ha.output import OUTPUT_BOUND_BYTES
 from rmq.ha.session import CloseKind
 from rmq.ha.stream import encode_heartbeat, encode_report, encode_transfer_header
+from rmq.runtime.disk.files import DiskError
 from rmq.store.config import BrokerRole
 from rmq.store.messages import PutStatus
 from tests.ha.brokers import MASTER_PORT, OTHER_PORT, SEGMENT, SLAVE_PORT, Broker, Recorder, ServiceCase
@@ -247,6 +248,50 @@ class BackPressureTests(ServiceCase):
         self.assertEqual(slave.log.end_offset, 20_100)
         self.assertEqual(master.log.end_offset, 100)
         end.end(ConnectionError("enough"))
+
+    def test_cold_bytes(self) -> None:
+        """A slave that is behind waits while its bytes are read from the disk; they are asked for once."""
+        master, slave = self.master(1000), self.slave()
+        master.log.is_cold = True
+        self.net.deliver()
+        ((offset, loading),) = master.log.loads
+        self.assertEqual((offset, slave.log.end_offset), (0, 0))
+        master.log.grow(b"more")
+        self.net.run(1)
+        self.assertEqual(len(master.log.loads), 1)
+        master.log.is_cold = False
+        loading.callback(None)
+        self.net.deliver()
+        self.assertEqual(slave.log.end_offset, 1004)
+
+    def test_cold_bytes_that_cannot_be_read(self) -> None:
+        """A disk that cannot read ends the connection, and the slave tries again."""
+        master, slave = self.master(1000), self.slave()
+        master.log.is_cold = True
+        self.net.deliver()
+        (end,) = self.net.ends
+        master.log.loads.pop()[1].errback(DiskError("/log", "Input/output error", 0))
+        self.net.deliver()
+        self.assertFalse(end.connected)
+        master.log.is_cold = False
+        self.net.run(7)
+        self.assertEqual(slave.log.end_offset, 1000)
+
+    def test_a_slave_that_left_while_its_bytes_were_read(self) -> None:
+        """What was loaded for a connection that has ended is for nobody."""
+        master = self.master(1000)
+        for result in (None, DiskError("/log", "Input/output error", 0)):
+            end, peer = self.peer()
+            master.log.is_cold = True
+            end.write(encode_report(1))
+            self.net.deliver()
+            end.end(ConnectionError("gone"))
+            self.net.deliver()
+            master.log.is_cold = False
+            loading = master.log.loads.pop()[1]
+            loading.callback(None) if result is None else loading.errback(result)
+            self.net.deliver()
+            self.assertEqual(peer.received, b"")
 
 
 class SyncMasterTests(ServiceCase):

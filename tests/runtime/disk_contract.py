@@ -239,6 +239,19 @@ class DiskContract:
         self.case.assertTrue(file.in_memory(10, 1))
         self.settle(file.preload(0, 10))
 
+    def test_read_loaded(self) -> None:
+        """What is in memory is read without waiting, and stays what it was when the file changes."""
+        for size in (10, MAPPED_BYTES):
+            file = self.make(f"a{size}", b"x" * size)
+            self.settle(file.preload(0, size))
+            data = file.read_loaded(2, 5)
+            file.write_at(2, b"yy")
+            self.case.assertEqual(bytes(data or b""), b"xxxxx")
+            self.case.assertEqual(bytes(file.read_loaded(0, 5) or b""), b"xxyyx")
+            self.case.assertEqual(bytes(file.read_loaded(size, 0) or b""), b"")
+            error = self.refused(file.read_loaded, size - 1, 2)
+            self.case.assertEqual((error.path, error.offset), (file.path, size - 1))
+
     def test_close_is_final(self) -> None:
         """Closing twice is harmless; every use afterwards is an error that names the file."""
         for size in (10, MAPPED_BYTES):
@@ -251,6 +264,7 @@ class DiskContract:
                 self.case.assertIn("closed", str(self.refused(call, *arguments)))
             self.case.assertIn("closed", str(self.refused(file.sync_now)))
             self.case.assertIn("closed", str(self.refused(file.in_memory, 0, 1)))
+            self.case.assertIn("closed", str(self.refused(file.read_loaded, 0, 1)))
             closed = self.case.failureResultOf(file.preload(0, 1), DiskError).value
             self.case.assertEqual((closed.path, closed.offset), (file.path, 0))
             self.case.assertIn("closed", str(self.refused(getattr, file, "size")))

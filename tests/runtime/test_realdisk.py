@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
@@ -20,13 +21,13 @@ from typing import Any, TypeVar, cast
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.runtime.disk import syscalls
+from rmq.runtime.disk import realfile, syscalls
 from rmq.runtime.disk.files import DiskError, DiskFull, DiskLocked, DiskUsage, RealDisk, SyncFailed
-from rmq.runtime.disk.filesystem import KINDS, RealFileSystem, find_syncfs, kind_of, open_file_system
+from rmq.runtime.disk.filesystem import KINDS, MOUNTS_FILE, RealFileSystem, find_syncfs, kind_of, open_file_system
 from rmq.runtime.disk.flusher import Flusher, FlusherFileSyncs, Job
-from rmq.runtime.disk.realfile import MAP_MIN_BYTES, RealFile
+from rmq.runtime.disk.realfile import COPIED_BYTES, MAP_MIN_BYTES, RealFile
 from rmq.runtime.platform import WITHOUT_MAPS
-from tests.needs import missing
+from tests.needs import missing, need_compiled
 from tests.runtime.disk_contract import DiskContract, raise_failure
 
 T = TypeVar("T")
@@ -292,6 +293,60 @@ class RealFileTests(RealDiskCase):
         full = self.disk.create(f"{self.root}/b", MAP_MIN_BYTES * 4)
         full.read_at(5, 3)
         self.assertIsNotNone(full._map)
+
+    def test_what_is_not_in_memory(self) -> None:
+        """A read that would wait gives what is there, or nothing; a file system that cannot say is asked to wait."""
+        file = self.disk.create(f"{self.root}/a", 100)
+        answers: list[int | OSError] = [3, BlockingIOError(), OSError(errno.EOPNOTSUPP, "Operation not supported")]
+
+        def preadv(_fd: int, buffers: list[bytearray], _offset: int, _flags: int) -> int:
+            answer = answers.pop(0)
+            if isinstance(answer, OSError):
+                raise answer
+            buffers[0][:answer] = b"x" * answer
+            return answer
+
+        self.patch(os, "preadv", preadv)
+        read = [file.read_loaded(0, 10) for _ in range(3)]
+        self.assertEqual([data and bytes(data) for data in read], [b"xxx", None, bytes(10)])
+
+    def test_many_bytes(self) -> None:
+        """What is more than a copy is worth is a view, if all of it is in memory."""
+        file = self.disk.create(f"{self.root}/a", 4 * COPIED_BYTES)
+        for answer in (False, True):
+            self.patch(realfile, "_compiled", SimpleNamespace(in_memory=lambda _view, answer=answer: answer))
+            data = file.read_loaded(1, COPIED_BYTES + 1)
+            self.assertEqual(data and len(data), COPIED_BYTES + 1 if answer else None)
+        assert isinstance(data, memoryview)
+        self.assertIs(data.obj, file._map)
+        data.release()
+
+    def test_mapped_pages(self) -> None:
+        """A mapped file whose pages the kernel has dropped is not in memory, until it is loaded."""
+        need_compiled("rmq.runtime.disk._syncs")
+        size = 3 * realfile.PROBE_BYTES
+        file = self.disk.create(f"{self.root}/a", size)
+        file.write_at(0, b"x" * size)
+        self.assertTrue(file.in_memory(0, size))
+        file.sync_now()
+        os.posix_fadvise(file._fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        if kind_of(self.root, Path(MOUNTS_FILE).read_text()) != "tmpfs":  # its only copy is in memory
+            self.assertFalse(file.in_memory(0, size))
+            self.assertIsNone(file.read_loaded(0, size))
+        self.settle(file.preload(0, size))
+        self.assertTrue(file.in_memory(0, size))
+        self.assertTrue(file.in_memory(5, 4096))
+
+    def test_a_load_that_fails(self) -> None:
+        """A disk that cannot read says so, with path and offset, before a map is read, which would kill the process."""
+        file = self.disk.create(f"{self.root}/a", 100)
+
+        def broken(*_: object) -> int:
+            raise OSError(errno.EIO, "Input/output error")
+
+        self.patch(os, "preadv", broken)
+        error = self.assertRaises(DiskError, self.settle, file.preload(10, 20))
+        self.assertEqual((error.path, error.offset, error.text), (file.path, 10, "Input/output error"))
 
     def test_views_are_no_copies(self) -> None:
         """Bytes of a large file are lent where they lie; the map of a file that has grown goes with its last view."""

@@ -82,11 +82,18 @@ class File(Protocol):
         closed and deleted.
         """
 
+    def read_loaded(self, offset: int, size: int) -> bytes | memoryview | None:
+        """
+        Return 1 to ``size`` bytes without waiting for the disk; None when that is not possible.
+
+        Where nobody knows what is in memory, read them all. Many are a view, as of :meth:`view_at`.
+        """
+
     def in_memory(self, offset: int, size: int) -> bool:
-        """Tell whether a read would not wait for the disk, of PROBE_BYTES at most; True where nobody knows."""
+        """Tell whether a read would not wait for the disk, perhaps of its beginning only; True where nobody knows."""
 
     def preload(self, offset: int, size: int) -> Deferred[None]:
-        """Read into the page cache without blocking. Fires when that has ended or failed; a read then says why."""
+        """Read into the page cache without blocking; fires when that has ended, fails with a DiskError."""
 
     def write_at(self, offset: int, data: Bytes) -> None:
         """Write all of ``data``; later reads see it at once. Writing past the end makes the file longer."""

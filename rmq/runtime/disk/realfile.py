@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import sys
+from typing import Any
 
 from twisted.internet.defer import Deferred, fail
 
 from rmq.runtime.disk import syscalls
 from rmq.runtime.disk.error import DiskError, disk_error, naming, sync_error
 from rmq.runtime.disk.flusher import FileSyncs, Flusher, Job
+from rmq.wire.compiled import load
+
+_compiled: Any = load("rmq.runtime.disk._syncs")
 
 Bytes = bytes | bytearray | memoryview
 
 #: smaller files are faster to read without a map
 MAP_MIN_BYTES = 64 * 1024
 
-#: so much of a file is looked at to say whether it is in memory
+#: Up to so much is copied. A view of what was just written can stop the reactor: the kernel locks pages while it waits
+#: for the disk to take them.
+COPIED_BYTES = 64 * 1024
+#: so much of a file is looked at to say whether it is in memory, without the compiled module
 PROBE_BYTES = 256 * 1024
 _probe = memoryview(bytearray(PROBE_BYTES))
+#: so much is read ahead of a preload
+AHEAD_BYTES = 4 << 20
+_scratch = memoryview(bytearray(1 << 20))
 #: preadv(2) with it gives only what is in the page cache; Linux
 _NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 
@@ -42,6 +53,7 @@ class RealFile:
         #: earlier maps whose views are still in use
         self._lent: list[mmap.mmap] = []
         self._may_map = self._size >= self._map_from_bytes
+        self._is_random = False
         #: jobs of threads that use the descriptor
         self._jobs = 0
         #: why every operation is refused (closed), or every write (an fsync failed)
@@ -63,12 +75,31 @@ class RealFile:
             mapped = self._map_for(offset, size)
         return self._pread(offset, size) if mapped is None else memoryview(mapped)[offset : offset + size]
 
+    def read_loaded(self, offset: int, size: int) -> bytes | memoryview | None:
+        if size > COPIED_BYTES:
+            return self.view_at(offset, size) if self.in_memory(offset, size) else None
+        if _NOWAIT is None or size <= 0 or not 0 <= offset <= offset + size <= self._size:
+            return self.read_at(offset, size)
+        self._read_only_what_is_asked()
+        data = bytearray(size)
+        try:
+            found = os.preadv(self._fd, [data], offset, _NOWAIT)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return self._pread(offset, size)  # a file system that cannot say
+        return memoryview(data)[:found]
+
     def in_memory(self, offset: int, size: int) -> bool:
         if self._fd == CLOSED:
             raise DiskError(self.path, "the file is closed", offset)
-        size = min(size, PROBE_BYTES, self._size - offset)
+        size = min(size, self._size - offset)
         if _NOWAIT is None or size <= 0:
             return True
+        if _compiled is not None and (mapped := self._map_for(offset, size)) is not None:
+            return bool(_compiled.in_memory(memoryview(mapped)[offset : offset + size]))
+        self._read_only_what_is_asked()
+        size = min(size, PROBE_BYTES)
         try:
             return os.preadv(self._fd, [_probe[:size]], offset, _NOWAIT) == size
         except BlockingIOError:
@@ -83,15 +114,30 @@ class RealFile:
         if self._loader.closed:
             done.callback(None)
             return done
+        self._read_only_what_is_asked()
         self._jobs += 1
         fd = self._fd
 
         def loaded(error: OSError | None) -> None:
             self._job_done(fd)
-            done.callback(None)
+            if error is None:
+                done.callback(None)
+            else:
+                done.errback(disk_error(self.path, error, offset=offset))
 
         self._loader.add(Job((self.path, offset, size), lambda: _read_through(fd, offset, size), loaded))
         return done
+
+    def _read_only_what_is_asked(self) -> None:
+        """
+        End the kernel's reading ahead through this descriptor; :func:`_read_through` does it in its thread.
+
+        A read of a certain page starts the next part, 8 MiB on some disks, in the thread that reads: RWF_NOWAIT or not.
+        """
+        if not self._is_random:
+            self._is_random = True
+            with contextlib.suppress(OSError):  # advice
+                os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
 
     def write_at(self, offset: int, data: Bytes) -> None:
         if self._refusal is not None:
@@ -221,7 +267,11 @@ class RealFile:
 
 
 def _read_through(fd: int, offset: int, size: int) -> None:
-    os.pread(fd, size, offset)
+    """Read into the page cache, and start to read what lies behind."""
+    os.posix_fadvise(fd, offset, size + AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
+    for at in range(offset, offset + size, len(_scratch)):
+        if not os.preadv(fd, [_scratch[: offset + size - at]], at):
+            return
 
 
 def _closed(held: mmap.mmap) -> bool:

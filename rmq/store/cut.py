@@ -10,7 +10,7 @@ from rmq.runtime.disk.files import Disk, DiskError
 from rmq.store import layout
 from rmq.store.commitlog import CommitLog
 from rmq.store.messages import StoreError
-from rmq.store.scan import Bytes
+from rmq.store.scan import Bytes, LogFiles
 
 COPY_BYTES = 1 << 20
 
@@ -64,6 +64,37 @@ def cut_closed(disk: Disk, root: str, folder: str, segment_bytes: int, end: int)
         log.cut(end, synced=0)
     finally:
         log.close()
+
+
+def save_and_cut(disk: Disk, root: str, folder: str, keep: int, least_end: int = 0) -> str:
+    """
+    Move the bytes from ``keep`` on of the commit log in ``folder`` into a file below ``root``/cut; return its path.
+
+    The store is not open, and the caller holds its lock. All bytes that will be cleared, up to the last one that is not
+    zero and to ``least_end``, are fsynced in the new file and read again from it before the first one is cleared.
+    Raises DiskError or StoreError; the call may be repeated then.
+    """
+    log = LogFiles(disk, folder)
+    try:
+        segment_bytes = log.segment_bytes
+        path = save(disk, root, log, keep, max(least_end, written_end(log)))
+    finally:
+        log.close()
+    cut_closed(disk, root, folder, segment_bytes, keep)
+    return path
+
+
+def written_end(log: LogFiles) -> int:
+    """Return the offset behind the last byte of all files that is not zero; where the log begins if all are zeros."""
+    for start in reversed(log.starts):
+        end = start + log.sizes[start]
+        while end > start:
+            at = max(start, end - COPY_BYTES)
+            written = log.read_some(at, end - at).rstrip(b"\0")
+            if written:
+                return at + len(written)
+            end = at
+    return log.starts[0] if log.starts else 0
 
 
 def _copy(disk: Disk, path: str, log: Bytes, start: int, end: int) -> None:

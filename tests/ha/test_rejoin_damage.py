@@ -10,11 +10,12 @@ from typing import Any
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.ha.rejoin.__main__ import compare, cut
-from rmq.ha.rejoin.divergence import StoredRecords, find_divergence, written_end
+from rmq.ha.rejoin.__main__ import compare
+from rmq.ha.rejoin.divergence import StoredRecords, find_divergence
 from rmq.runtime.disk.files import DiskError
 from rmq.store import layout
 from rmq.store.config import BrokerRole
+from rmq.store.cut import save_and_cut, written_end
 from rmq.store.messages import StoreError
 from rmq.store.scan import STRICT, LogFiles, LogScanner
 from rmq.wire.record import Flaw, Frame
@@ -340,7 +341,7 @@ class KeptFirstTests(SynchronousTestCase):
         pair = DamagedPair(COMMON, 300, 8)
         before = pair.content()
         divergence = attrs.evolve(compare(pair.box.disk, pair.folder(ROOT), NEW), cut_end=pair.keep + 1)
-        cut(pair.box.disk, ROOT, pair.folder(ROOT), divergence)
+        save_and_cut(pair.box.disk, ROOT, pair.folder(ROOT), divergence.keep_offset, divergence.cut_end)
         self.assertEqual(pair.saved(), [before[pair.keep : pair.old_end]])
 
     def test_a_file_is_missing(self) -> None:

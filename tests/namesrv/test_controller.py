@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from typing import Any
@@ -16,7 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmq.namesrv.controller.groups import Group, choose_master
 from rmq.namesrv.controller.live import CLOSED_TIMEOUT_MS, DEFAULT_TIMEOUT_MS
 from rmq.remoting.channel import Channel
-from rmq.runtime.disk.files import DiskError, RealDisk
+from rmq.runtime.disk.files import DiskError, RealDisk, SyncFailed
 from rmq.runtime.disk.statefile import StateFileError
 from rmq.wire import fastjson
 from rmq.wire.api.controller import (
@@ -714,8 +715,9 @@ class DiskTests(ControllerCase):
 
         def fails(disk: RealDisk, where: str, data: bytes, *, keep_backup: bool = False) -> None:
             self.assertTrue(where.startswith(path), where)
-            raise DiskError(where, "No space left on device")
+            raise failing(where, "No space left on device")
 
+        failing: type[DiskError] = DiskError
         broken = self.patch(RealDisk, "write_atomic", fails)
         self.assertEqual(self.apply(1).code, 0)  # nothing changes, so nothing is written
         changes = {
@@ -725,9 +727,10 @@ class DiskTests(ControllerCase):
             "1001": lambda: self.alter(1, set_epoch=2),
             "1011": lambda: self.clean("2", isCleanLivingBroker="true"),
         }
-        for name, change in changes.items():
+        for (name, change), failing in itertools.product(changes.items(), (SyncFailed, DiskError)):
             with self.subTest(name):
-                self.assertIn("nothing was changed", self.refused(change(), ResponseCode.SYSTEM_ERROR))
+                kept = "may be found at the next start" if failing is SyncFailed else "nothing was changed"
+                self.assertIn(kept, self.refused(change(), ResponseCode.SYSTEM_ERROR))
                 self.assertEqual(self.group, before)
         self.assertEqual(self.notices(), {})
         self.live_s(12, 2)

@@ -198,8 +198,8 @@ class FailoverTests(TestCase):
         pair.rest()
         pair.check()
 
-    def test_a_master_waits_for_a_slave_that_the_controller_may_have_counted(self) -> None:
-        """The controller could not sync its folder: after its next start its file may be the old or the new one."""
+    def perhaps_counted(self) -> tuple[Pair, Node, Node]:
+        """Return a pair whose controller could not sync its folder when the slave came back, with master and slave."""
         pair = self.whole()
         self.send(pair, 2)
         master = pair.master()
@@ -210,6 +210,11 @@ class FailoverTests(TestCase):
         pair.controller.disk.sync_fails = lambda path: path == "/ns/controller"
         other.start()
         pair.world.run_for(5)
+        return pair, master, other
+
+    def test_a_master_waits_for_a_slave_that_the_controller_may_have_counted(self) -> None:
+        """The controller could not sync its folder: after its next start its file may be the old or the new one."""
+        pair, master, other = self.perhaps_counted()
         pair.net.partition(master, other)
         sent = self.send(pair, 5)
         master.crash()
@@ -223,16 +228,7 @@ class FailoverTests(TestCase):
 
     def test_a_slave_that_the_controller_may_have_counted_can_be_given_up(self) -> None:
         """It died meanwhile: a new epoch makes the request void, and sends go on."""
-        pair = self.whole()
-        self.send(pair, 2)
-        master = pair.master()
-        assert master is not None
-        other = self.other_than(pair, master)
-        other.kill()
-        pair.world.run_for(3)
-        pair.controller.disk.sync_fails = lambda path: path == "/ns/controller"
-        other.start()
-        pair.world.run_for(5)
+        pair, _, other = self.perhaps_counted()
         other.kill()
         pair.world.run_for(5)
         pair.controller.disk.recover()

@@ -10,12 +10,11 @@ from collections.abc import Sequence
 
 from twisted.logger import Logger
 
-from rmq.ha.rejoin.divergence import written_end
 from rmq.runtime.disk.files import Disk
 from rmq.store import layout
 from rmq.store.abortfile import AbortFile
 from rmq.store.config import StoreConfig
-from rmq.store.cut import cut_closed, save
+from rmq.store.cut import save_and_cut, written_end
 from rmq.store.epochs import Epoch, common_end, load_epochs, save_epochs, with_epoch
 from rmq.store.health import StopBefore
 from rmq.store.messages import StoreError
@@ -88,18 +87,17 @@ class History:
         try:
             if not log.starts:
                 return
-            segment_bytes, end, first = log.segment_bytes, written_end(log), log.starts[0]
-            if end <= keep:
-                return
-            if keep < first or (keep == first and not self.epochs):
-                raise StoreError(
-                    f"the log in {self._folder} begins at {first}, and agrees with that of the new master {master} "
-                    f"only up to {keep}: move this store away, and start the broker empty"
-                )
-            path = save(self._disk, self._root, log, keep, end)
+            end, first = written_end(log), log.starts[0]
         finally:
             log.close()
-        cut_closed(self._disk, self._root, self._folder, segment_bytes, keep)
+        if end <= keep:
+            return
+        if keep < first or (keep == first and not self.epochs):
+            raise StoreError(
+                f"the log in {self._folder} begins at {first}, and agrees with that of the new master {master} "
+                f"only up to {keep}: move this store away, and start the broker empty"
+            )
+        path = save_and_cut(self._disk, self._root, self._folder, keep)
         self._log.warn(
             "{count} bytes behind offset {keep} are not in the log of the new master {master}: cut, saved in {path}",
             count=end - keep,

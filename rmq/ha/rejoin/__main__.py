@@ -21,13 +21,13 @@ from contextlib import contextmanager
 
 import attrs
 
-from rmq.ha.rejoin.divergence import Divergence, Records, StoredRecords, find_divergence, written_end
+from rmq.ha.rejoin.divergence import Divergence, Records, StoredRecords, find_divergence
 from rmq.ha.rejoin.remote_log import RemoteLog, RemoteLogError
 from rmq.runtime.disk.files import Disk, DiskError, RealDisk
 from rmq.runtime.http.html import time_text
 from rmq.runtime.platform import split_addr
 from rmq.store import layout
-from rmq.store.cut import cut_closed, save
+from rmq.store.cut import save_and_cut
 from rmq.store.messages import StoreError
 from rmq.store.scan import Damage, LogFiles
 
@@ -37,25 +37,6 @@ LISTED = 20
 
 class CannotRejoin(Exception):
     """The store cannot be compared or truncated; the text says why."""
-
-
-def cut(disk: Disk, root: str, folder: str, divergence: Divergence) -> str:
-    """
-    Move the bytes behind the last common record into a file below ``root``/cut; return its path.
-
-    The caller holds the store's lock. All bytes that will be cleared, up to the last one that is not zero, are fsynced
-    in the new file and read again from it before the first one is cleared. Raises DiskError or StoreError; the command
-    may be repeated then.
-    """
-    log = LogFiles(disk, folder)
-    try:
-        segment_bytes = log.segment_bytes
-        # The files decide what is saved, even if the comparison ended too early: all of it will be cleared.
-        path = save(disk, root, log, divergence.keep_offset, max(divergence.cut_end, written_end(log)))
-    finally:
-        log.close()
-    cut_closed(disk, root, folder, segment_bytes, divergence.keep_offset)
-    return path
 
 
 @contextmanager
@@ -167,7 +148,10 @@ def rejoin(disk: Disk, options: argparse.Namespace, say: Callable[[str], object]
     lock = disk.lock(layout.lock_path(root))
     try:
         divergence = compare(disk, folder, options.master)
-        saved = cut(disk, root, folder, divergence) if divergence.cut_bytes and options.yes else None
+        saved = None
+        if divergence.cut_bytes and options.yes:
+            # The files decide what is saved, even if the comparison ended too early: all of it will be cleared.
+            saved = save_and_cut(disk, root, folder, divergence.keep_offset, divergence.cut_end)
     finally:
         lock.release()
     if options.json:

@@ -15,6 +15,7 @@ from typing import Protocol
 
 import attrs
 
+from rmq.store.cut import written_end
 from rmq.store.scan import CHUNK_BYTES, REJOIN, REJOIN_CUT, Damage, LogFiles, LogScanner
 from rmq.wire.record import (
     MAGIC_V1,
@@ -51,19 +52,6 @@ class Content:
     records: list[tuple[int, int, int]]
     #: damage before intact records of the same file
     damage: list[Damage]
-
-
-def written_end(log: LogFiles) -> int:
-    """Return the offset behind the last byte of all files that is not zero; where the log begins if all are zeros."""
-    for start in reversed(log.starts):
-        end = start + log.sizes[start]
-        while end > start:
-            at = max(start, end - CHUNK_BYTES)
-            written = log.read_some(at, end - at).rstrip(b"\0")
-            if written:
-                return at + len(written)
-            end = at
-    return log.starts[0] if log.starts else 0
 
 
 class StoredRecords:

@@ -20,7 +20,7 @@ from rmq.namesrv.settings import Settings
 from rmq.remoting.channel import Channel
 from rmq.remoting.responders import Refuse
 from rmq.runtime.clock import Periodic, steady_ms
-from rmq.runtime.disk.files import Disk, DiskError
+from rmq.runtime.disk.files import Disk, DiskError, SyncFailed
 from rmq.runtime.disk.statefile import StateFileError, write_state
 from rmq.wire.api.controller import NOTIFY_BROKER_ROLE_CHANGED, RoleChangedHeader, SyncStateSet
 from rmq.wire.api.routes import BrokerHeartbeatHeader
@@ -128,7 +128,7 @@ class Controller(Service):
     # changes
 
     def keep(self, group: Group) -> Group:
-        """Write a changed group to disk, then use it; a DiskError is refused, and nothing has changed."""
+        """Write a changed group to disk, then use it; a DiskError is refused, and nothing in memory has changed."""
         before = self._groups.get(group.broker_name)
         if group != before:
             self._write({**self._groups, group.broker_name: group})
@@ -210,10 +210,10 @@ class Controller(Service):
         try:
             write_state(self._disk, self._path, encode_groups(groups))
         except DiskError as error:
-            self._log.error("the controller's state was not changed: {error}", error=error)
-            raise Refuse(
-                ResponseCode.SYSTEM_ERROR, f"nothing was changed: the file cannot be written: {error}"
-            ) from error
+            # a folder that cannot be synced holds the old file or the new one after a power failure
+            kept = "it may be found at the next start" if isinstance(error, SyncFailed) else "nothing was changed"
+            self._log.error("a change of the controller's state is refused, {kept}: {error}", kept=kept, error=error)
+            raise Refuse(ResponseCode.SYSTEM_ERROR, f"refused, {kept}: the file cannot be written: {error}") from error
         self._groups = groups
 
     def _log_change(self, before: Group | None, group: Group) -> None:

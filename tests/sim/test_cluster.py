@@ -31,7 +31,7 @@ class ClusterCase(SynchronousTestCase):
 
 
 class PlanTests(ClusterCase):
-    """A short run of each plan; two hundred longer ones, and the bugs that seeds found, are in tests/campaign."""
+    """A short run of each plan; a hundred longer ones, and the bugs that seeds found, are in tests/campaign."""
 
     def hold(self, plan: str, seed: int) -> None:
         outcome = self.simulate(seed, plan, chaos_s=10)

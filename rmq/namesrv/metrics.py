@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from rmq.namesrv.controller.groups import Group
 from rmq.namesrv.journal.events import EventKind
 from rmq.namesrv.pages import NamesrvPages
 from rmq.namesrv.service import NamesrvService
@@ -64,6 +65,10 @@ def request_type(name: str) -> str:
 
 def _row(timed: Timed, scale: float, *labels: str) -> Row:
     return labels, ([bound * scale for bound in BUCKETS_S], timed.buckets, timed.seconds * scale)
+
+
+def _of(group: Group) -> tuple[str, str]:
+    return group.cluster_name, group.broker_name
 
 
 class NamesrvCollector(Collector):
@@ -143,6 +148,60 @@ class NamesrvCollector(Collector):
     )
     def expiry_scans(self) -> Iterable[Row]:
         return rows_of(self._namesrv.scans, US)
+
+    # groups whose masters this NameServer elects
+
+    def _groups(self) -> list[Group]:
+        controller = self._namesrv.controller
+        return [] if controller is None else controller.groups()
+
+    def _hears(self, group: Group, broker_id: int | None) -> bool:
+        controller = self._namesrv.controller
+        return controller is not None and controller.lives(group.broker_name, broker_id)
+
+    @family(
+        "rocketmq_controller_has_master",
+        GAUGE,
+        "1 when a group of brokers has a master that the controller hears, 0 when nobody takes its messages.",
+        labels=["cluster", "broker_name"],
+    )
+    def has_master(self) -> Iterable[Row]:
+        for group in self._groups():
+            yield _of(group), int(self._hears(group, group.master_id))
+
+    @family(
+        "rocketmq_controller_brokers",
+        GAUGE,
+        "Brokers of a group by state: registered, alive (heard), and in_sync (of the SyncStateSet).",
+        labels=["cluster", "broker_name", "state"],
+    )
+    def group_brokers(self) -> Iterable[Row]:
+        for group in self._groups():
+            alive = sum(self._hears(group, broker_id) for broker_id in group.members)
+            numbers = {"registered": len(group.members), "alive": alive, "in_sync": len(group.sync_state_set)}
+            for state, number in numbers.items():
+                yield (*_of(group), state), number
+
+    @family(
+        "rocketmq_controller_master_epoch",
+        GAUGE,
+        "The epoch of a group: it grows with each election, and when the master is lost.",
+        labels=["cluster", "broker_name"],
+    )
+    def master_epoch(self) -> Iterable[Row]:
+        return [(_of(group), group.master_epoch) for group in self._groups()]
+
+    @family(
+        "rocketmq_controller_elections_total",
+        COUNTER,
+        "Masters that were elected.",
+        labels=["cluster", "broker_name"],
+    )
+    def elections(self) -> Iterable[Row]:
+        controller = self._namesrv.controller
+        if controller is not None:
+            for group in controller.groups():
+                yield _of(group), controller.elections[group.broker_name]
 
     # requests
 

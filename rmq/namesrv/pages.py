@@ -6,7 +6,7 @@ The status pages of a NameServer: brokers, topics, routes, events with their rea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rmq.namesrv.service import NamesrvService
 from rmq.remoting.stats import BUCKETS_S
@@ -71,6 +71,7 @@ class NamesrvPages:
             "",
             Section("State", self._state()),
             Section("Brokers", self._brokers()),
+            *self._elected(),
             Section("Topics", self._topics_in_brief()),
             Section("Last events", self._events(self._namesrv.journal.recent(MAX_EVENTS))),
         )
@@ -162,6 +163,35 @@ class NamesrvPages:
             )
         head = ["Cluster", "Name", "Id", "Address", "HA address", "Data version", "Last heartbeat", "Expires in"]
         return table(head, rows, nothing="no broker is registered")
+
+    def _elected(self) -> Iterable[Section]:
+        """Yield the groups whose masters are elected here."""
+        controller = self._namesrv.controller
+        if controller is None:
+            return
+        rows: list[tuple[Text, ...]] = []
+        for group in controller.groups():
+            for broker_id in sorted(group.members):
+                lives = controller.lives(group.broker_name, broker_id)
+                in_sync = broker_id in group.sync_state_set
+                role = "master" if broker_id == group.master_id else "in sync" if in_sync else "not in sync"
+                rows.append(
+                    (
+                        group.cluster_name,
+                        link("/broker", group.broker_name, name=group.broker_name),
+                        str(broker_id),
+                        group.address(broker_id),
+                        role if in_sync else tagged("bad", role),
+                        "alive" if lives else tagged("bad", "not heard"),
+                        str(group.master_epoch),
+                        str(group.sync_state_set_epoch),
+                    )
+                )
+            if group.master_id is None:
+                lost = tagged("bad", "no master: nobody of the SyncStateSet lives")
+                rows.append((group.cluster_name, group.broker_name, None, None, lost, None, None, None))
+        head = ["Cluster", "Name", "Id", "Address", "Role", "State", "Master epoch", "Set epoch"]
+        yield Section("Elected masters", table(head, rows, nothing="no broker has registered at this controller"))
 
     def _topics_in_brief(self) -> Markup:
         names = self._topology.topics()

@@ -8,6 +8,7 @@ import os
 from typing import Any
 
 import msgspec
+from prometheus_client import generate_latest
 from twisted.internet.error import ConnectionDone
 from twisted.internet.testing import StringTransport
 from twisted.logger import capturedLogs
@@ -16,6 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.namesrv.controller.groups import Group, choose_master
 from rmq.namesrv.controller.live import CLOSED_TIMEOUT_MS, DEFAULT_TIMEOUT_MS
+from rmq.namesrv.metrics import NamesrvCollector, namesrv_face
 from rmq.remoting.channel import Channel
 from rmq.runtime.disk.files import DiskError, RealDisk, SyncFailed
 from rmq.runtime.disk.statefile import StateFileError
@@ -38,6 +40,7 @@ from rmq.wire.api.routes import BROKER_HEARTBEAT
 from rmq.wire.codes import ResponseCode
 from rmq.wire.command import RemotingCommand, decode_commands, encode_command
 from tests.namesrv.talk import Talk
+from tests.namesrv.test_pages import text_of
 
 GROUP = {"clusterName": "C", "brokerName": "pair"}
 
@@ -273,6 +276,26 @@ class RegisterTests(ControllerCase):
         self.register(1, brokerAddress="10.8.8.8:2")
         self.restart()
         self.assertEqual(self.fields(self.replica_info())["masterAddress"], "10.8.8.8:2")
+
+    def test_two_with_one_identity(self) -> None:
+        """The copy of a slave's store is not in the SyncStateSet, and the slave itself is told to end."""
+        self.whole(2)
+        with capturedLogs() as logged:
+            self.register(2, brokerAddress="10.8.8.8:2", mayLackMessages="false")
+        self.assertEqual(self.state(), (1, 1, [1], 3))
+        self.assertIn("two with one store", " ".join(event["log_format"] for event in logged if "log_format" in event))
+        answer = self.beat(2)
+        self.assertEqual(answer.code, ResponseCode.CONTROLLER_BROKER_ID_INVALID)
+        self.assertIn("id 2 of pair has registered at 10.8.8.8:2, not at 10.0.0.2:10911", answer.remark or "")
+        self.assertEqual(self.beat(2, brokerAddr="10.8.8.8:2").code, 0)
+
+    def test_one_that_moved(self) -> None:
+        """A broker that is not heard any more may register elsewhere, and is what it was."""
+        self.whole(2)
+        self.live_s(DEFAULT_TIMEOUT_MS / 1000 + 1, 1)
+        before = self.state()
+        self.register(2, brokerAddress="10.8.8.8:2", mayLackMessages="false")
+        self.assertEqual(self.state(), before)
 
     def test_a_master_of_ours_runs_again(self) -> None:
         """A master that says that its process began is no longer one: only a new epoch may go on."""
@@ -927,3 +950,52 @@ class CleanTests(ControllerCase):
         self.clean("2", isCleanLivingBroker="true")
         self.apply(2)
         self.refused(self.alter(1, 2, set_epoch=3), ResponseCode.CONTROLLER_BROKER_NOT_ALIVE)
+
+
+class WatchTests(ControllerCase):
+    """What an operator sees of the groups: metrics and the status page."""
+
+    def scraped(self) -> dict[str, str]:
+        text = generate_latest(NamesrvCollector(self.talk.service)).decode()
+        lines = [line for line in text.splitlines() if line.startswith("rocketmq_controller")]
+        return {name.partition("_controller_")[2]: value for name, _, value in (line.rpartition(" ") for line in lines)}
+
+    def page(self) -> str:
+        return text_of(namesrv_face(self.talk.service).pages["/"]({}))
+
+    def test_nothing(self) -> None:
+        """A controller without groups says so; a NameServer that is none does not speak of it."""
+        self.assertEqual(self.scraped(), {})
+        self.assertIn("Elected masters no broker has registered at this controller", self.page())
+        plain = Talk(self.mktemp())
+        self.assertNotIn("Elected masters", text_of(namesrv_face(plain.service).pages["/"]({})))
+        self.assertNotIn(b"rocketmq_controller_has_master{", generate_latest(NamesrvCollector(plain.service)))
+
+    def test_a_pair(self) -> None:
+        """Master, SyncStateSet, who lives, epochs; then a lost master that nobody can replace."""
+        for broker_id in (1, 2):
+            self.apply(broker_id)
+            self.register(broker_id)
+        self.live_s(1, 1, 2)
+        self.elect(1)
+        labels = 'broker_name="pair",cluster="C"'
+        expected = {
+            f"has_master{{{labels}}}": "1.0",
+            f'brokers{{{labels},state="registered"}}': "2.0",
+            f'brokers{{{labels},state="alive"}}': "2.0",
+            f'brokers{{{labels},state="in_sync"}}': "1.0",
+            f"master_epoch{{{labels}}}": "1.0",
+            f"elections_total{{{labels}}}": "1.0",
+        }
+        self.assertEqual(self.scraped(), expected)
+        page = self.page()
+        self.assertIn("C pair 1 10.0.0.1:10911 master alive 1 1", page)
+        self.assertIn("C pair 2 10.0.0.2:10911 not in sync alive 1 1", page)
+        self.live_s(DEFAULT_TIMEOUT_MS / 1000 + 2, 2)
+        expected[f"has_master{{{labels}}}"] = "0.0"
+        expected[f'brokers{{{labels},state="alive"}}'] = "1.0"
+        expected[f"master_epoch{{{labels}}}"] = "2.0"
+        self.assertEqual(self.scraped(), expected)
+        page = self.page()
+        self.assertIn("C pair 1 10.0.0.1:10911 in sync not heard 2", page)
+        self.assertIn("no master: nobody of the SyncStateSet lives", page)

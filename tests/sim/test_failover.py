@@ -374,6 +374,31 @@ class FailoverTests(TestCase):
         ids = [pair.elected(node) for node in pair.masters()]
         self.assertLessEqual(len(ids), 1)
 
+    def test_of_two_slaves_with_one_identity_the_first_ends(self) -> None:
+        """Nothing is lost: the copy, which lacks messages, is in the SyncStateSet only when it has them."""
+        pair = self.whole()
+        master = pair.master()
+        assert master is not None
+        slave = self.other_than(pair, master)
+        copy = Node(pair.world, pair.net, "copy")
+        path = layout.join(ROOT, layout.IDENTITY_FILE)
+        copy.disk.make_dirs(ROOT)
+        copy.disk.write_atomic(path, slave.disk.read_whole(path))
+        self.send(pair, 5)
+        pair.brokers.append(copy)
+        pair.net.partition(master, copy)
+        copy.start(pair.build_broker)
+        pair.world.run_for(20)
+        self.assertIsNone(slave.process)
+        master.crash()
+        pair.world.run_for(30)
+        self.assertEqual(pair.masters(), [])
+        master.start(pair.build_broker)
+        pair.net.heal()
+        pair.brokers.remove(slave)
+        pair.rest()
+        pair.check()
+
     def run_seed(self, seed: int, *, power: bool = True, hard: bool = False, **options: Any) -> None:
         pair = Pair(seed, **options)
         pair.world.run_until(pair.is_whole, 60, "a whole group")

@@ -242,12 +242,19 @@ class ElectedBroker(MultiService):
 
     async def _heartbeat(self, broker_id: int) -> None:
         store = None if self.broker is None else self.broker.store
-        await self._link.heartbeat(
-            broker_id,
-            epoch=self._history.last_epoch,
-            end_offset=0 if store is None else store.end_offset,
-            confirm_offset=0 if store is None else store.confirm_offset,
-        )
+        try:
+            await self._link.heartbeat(
+                broker_id,
+                epoch=self._history.last_epoch,
+                end_offset=0 if store is None else store.end_offset,
+                confirm_offset=0 if store is None else store.confirm_offset,
+            )
+        except Refused as error:
+            if error.code != ResponseCode.CONTROLLER_BROKER_ID_INVALID:
+                raise
+            raise StoreError(
+                f"another broker with the id {broker_id} of this one runs: {error.remark}. See docs/failover.md"
+            ) from error
 
     # roles
 

@@ -111,9 +111,10 @@ class ControllerResponders:
             ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
             f"Broker-set: {header.broker_name} hasn't been registered in controller",
         )
-        group = self._controller.keep(group.with_address(header.broker_id, header.broker_address))
+        group, is_double = self._controller.registered(group, header.broker_id, header.broker_address)
         if header.may_lack_messages is not None:
-            group = self._controller.restarted(group, header.broker_id, may_lack_messages=header.may_lack_messages)
+            may_lack = header.may_lack_messages or is_double
+            group = self._controller.restarted(group, header.broker_id, may_lack_messages=may_lack)
         reply = MasterReply(cluster_name=header.cluster_name, broker_name=header.broker_name)
         if self._controller.has_master(group):
             reply = self._master_of(group, header.cluster_name)

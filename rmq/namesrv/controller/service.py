@@ -7,6 +7,7 @@ Java: ControllerManager, DLedgerController
 from __future__ import annotations
 
 import os
+from collections import Counter
 from typing import Protocol
 
 from twisted.application.service import Service
@@ -65,6 +66,8 @@ class Controller(Service):
         self._path = os.path.join(settings.controller.controller_store_path, STATE_FILE)
         self._groups: dict[str, Group] = {}
         self._hearing = Hearing()
+        #: masters elected by group, since the process started
+        self.elections: Counter[str] = Counter()
         self._ticked_s: float | None = None
         self._ticks = Periodic(clock, TICK_S, self._tick, name="scan of the controller", first_s=TICK_S)
 
@@ -107,6 +110,10 @@ class Controller(Service):
         """Return a group; None for an unknown one."""
         return self._groups.get(broker_name)
 
+    def groups(self) -> list[Group]:
+        """Return all groups, by name."""
+        return sorted(self._groups.values(), key=lambda group: group.broker_name)
+
     def known_group(self, broker_name: str, code: int, remark: str) -> Group:
         """Return a group; an unknown one is refused with ``code``."""
         group = self._groups.get(broker_name)
@@ -146,11 +153,43 @@ class Controller(Service):
         for broker_id in ids or group.members:
             self._hearing.forget((group.broker_name, broker_id))
 
+    def registered(self, group: Group, broker_id: int, address: str) -> tuple[Group, bool]:
+        """
+        Note where a broker runs; return its group, and whether one with this id is still heard at another address.
+
+        One of the two may have a copy of the other's store, and lack messages that the other has acknowledged.
+        """
+        before = group.address(broker_id)
+        group = self.keep(group.with_address(broker_id, address))
+        is_double = before != address and self.lives(group.broker_name, broker_id)
+        if is_double:
+            self._log.warn(
+                "{group}: broker {broker_id} registers at {address} and is heard at {before}: one that has moved, or "
+                "two with one store? The old one must end",
+                group=group.broker_name,
+                broker_id=broker_id,
+                address=address,
+                before=before,
+            )
+            self._hearing.forget((group.broker_name, broker_id))
+        return group, is_double
+
     def heard(self, header: BrokerHeartbeatHeader, channel: object) -> None:
-        """Take a heartbeat; that of a broker without an id here counts for nothing."""
+        """
+        Take a heartbeat; that of a broker without an id here counts for nothing.
+
+        Refused is one that comes from elsewhere than where the broker with this id has registered.
+        """
         group = self._groups.get(header.broker_name)
         if group is None or header.broker_id is None or header.broker_id not in group.members:
             return
+        address = group.address(header.broker_id)
+        if header.broker_addr != address:
+            raise Refuse(
+                ResponseCode.CONTROLLER_BROKER_ID_INVALID,
+                f"the broker with id {header.broker_id} of {group.broker_name} has registered at {address}, "
+                f"not at {header.broker_addr}",
+            )
         self._hearing.hear(
             (header.broker_name, header.broker_id),
             channel,
@@ -201,6 +240,7 @@ class Controller(Service):
         if master_id is None:
             return self.keep(group.without_master())
         elected = self.keep(group.with_master(master_id))
+        self.elections[group.broker_name] += 1
         self._notify(elected)
         return elected
 

@@ -123,7 +123,8 @@ class MasterConnection(Protocol):
         if self._loading is loading:  # else the connection has ended
             self._loading = None
             self.session.loaded()
-            self.pump()
+            if self._later is None:  # not at once: a disk that is closed loads nothing, and says so at once
+                self._later = self._clock.callLater(0, self._go_on)
 
     def _unreadable(self, failure: Failure, loading: Deferred[None]) -> None:
         if self._loading is loading:

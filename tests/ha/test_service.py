@@ -6,7 +6,7 @@ import itertools
 import random
 
 from twisted.internet.address import IPv4Address
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import CannotListenError, ConnectionLost
 from twisted.internet.protocol import Factory
 from twisted.logger import LogLevel, capturedLogs, formatEvent
@@ -263,6 +263,22 @@ class BackPressureTests(ServiceCase):
         loading.callback(None)
         self.net.deliver()
         self.assertEqual(slave.log.end_offset, 1004)
+
+    def test_a_load_that_changes_nothing(self) -> None:
+        """What is not in memory after all is loaded again, in another turn of the reactor."""
+        master, slave = self.master(1000), self.slave()
+        loads: list[int] = []
+
+        def preload(phy_offset: int) -> Deferred[None]:
+            loads.append(phy_offset)
+            master.log.is_cold = len(loads) < 5
+            return succeed(None)
+
+        self.patch(master.log, "preload", preload)
+        master.log.is_cold = True
+        self.net.deliver()
+        self.net.run(1)
+        self.assertEqual((loads, slave.log.end_offset), ([0] * 5, 1000))
 
     def test_cold_bytes_that_cannot_be_read(self) -> None:
         """A disk that cannot read ends the connection, and the slave tries again."""

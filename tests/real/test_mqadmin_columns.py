@@ -75,6 +75,8 @@ def test_same_text(site: Site, java_admin: JavaAdmin, kind: str) -> None:
             shown, expected = (re.sub(": .*", "", text) for text in (shown, expected))
         if command[0] == "statsAll":  # messages of 24 hours are counted once in a while
             shown, expected = (re.sub(r"(?m)\d+(?= +\S+$)", "0", text) for text in (shown, expected))
+        if command[0] == "wipeWritePerm":  # of so many topics: the broker may register another one in between
+            shown, expected = (re.sub(r"\d+(?=\s*$)", "0", text) for text in (shown, expected))
         if command[0] in UNORDERED:
             shown, expected = ("\n".join(sorted(text.splitlines())) for text in (shown, expected))
         assert shown == expected, command

@@ -305,9 +305,14 @@ class BackPressureTests(ServiceCase):
             self.net.deliver()
             master.log.is_cold = False
             loading = master.log.loads.pop()[1]
+            read: list[object] = []
+            patched = self.patch(
+                master.log, "read_loaded", lambda *asked, read=read: bytes(len(read.__iadd__([asked])) * 0)
+            )
             loading.callback(None) if result is None else loading.errback(result)
-            self.net.deliver()
-            self.assertEqual(peer.received, b"")
+            self.net.run(1)
+            self.assertEqual((peer.received, read), (b"", []))
+            patched.restore()
 
 
 class SyncMasterTests(ServiceCase):

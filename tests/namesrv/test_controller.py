@@ -278,7 +278,7 @@ class RegisterTests(ControllerCase):
         self.assertEqual(self.fields(self.replica_info())["masterAddress"], "10.8.8.8:2")
 
     def test_two_with_one_identity(self) -> None:
-        """The copy of a slave's store is not in the SyncStateSet, and the slave itself is told to end."""
+        """The copy of a slave's store is not in the SyncStateSet, and the slave's heartbeats are refused."""
         self.whole(2)
         with capturedLogs() as logged:
             self.register(2, brokerAddress="10.8.8.8:2", mayLackMessages="false")

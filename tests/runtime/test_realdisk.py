@@ -321,6 +321,29 @@ class RealFileTests(RealDiskCase):
         self.assertIs(data.obj, file._map)
         data.release()
 
+    def test_a_look_is_short(self) -> None:
+        """Records of one pull may lie in a whole GiB: only the part that a load reads is looked at."""
+        file = self.disk.create(f"{self.root}/a", 3 * realfile.LOOK_BYTES)
+        seen: list[int] = []
+
+        def looked(view: memoryview) -> bool:
+            seen.append(len(view))
+            return True
+
+        self.patch(realfile, "_compiled", SimpleNamespace(in_memory=looked))
+        self.assertTrue(file.in_memory(5, 2 * realfile.LOOK_BYTES))
+        self.assertEqual(seen, [realfile.LOOK_BYTES])
+
+    def test_no_advice(self) -> None:
+        """Where the system or the file system takes no advice, a load reads all the same."""
+        file = self.disk.create(f"{self.root}/a", 100)
+
+        def refused(*_: object) -> None:
+            raise OSError(errno.EINVAL, "Invalid argument")
+
+        self.patch(os, "posix_fadvise", refused)
+        self.settle(file.preload(0, 100))
+
     def test_mapped_pages(self) -> None:
         """A mapped file whose pages the kernel has dropped is not in memory, until it is loaded."""
         need_compiled("rmq.runtime.disk._syncs")

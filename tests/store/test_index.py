@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import cast
@@ -264,8 +263,8 @@ class SlotPageTests(SynchronousTestCase):
     def added(self, add: Callable[[IndexFile, bytes, int], int]) -> IndexFile:
         file = IndexFile("x", 5000, 10_000, IndexHeader())
         file.begin()
-        rng = random.Random(1)
-        hashes = [*range(1010, 1020), *range(2030, 2040), *(rng.randrange(1 << 31) for _ in range(20))]
+        # around the end of the first page, and with no other slot of the second one
+        hashes = [0, 0, 0, *range(1010, 1020), 7 * 5000 + 4000]
         pending = b"".join(index.PENDING.pack(each, 100 + at, NOW_MS + at) for at, each in enumerate(hashes))
         self.assertEqual(add(file, pending, 3), len(hashes))
         return file

@@ -25,7 +25,9 @@ MAP_MIN_BYTES = 64 * 1024
 #: Up to so much is copied. A view of what was just written can stop the reactor: the kernel locks pages while it waits
 #: for the disk to take them.
 COPIED_BYTES = 64 * 1024
-#: so much of a file is looked at to say whether it is in memory, without the compiled module
+#: So much of a file is looked at to say whether it is in memory: 11 us; the records of a pull may lie in a whole GiB.
+LOOK_BYTES = 1 << 20
+#: the same without the compiled module
 PROBE_BYTES = 256 * 1024
 _probe = memoryview(bytearray(PROBE_BYTES))
 #: so much is read ahead of a preload
@@ -93,7 +95,7 @@ class RealFile:
     def in_memory(self, offset: int, size: int) -> bool:
         if self._fd == CLOSED:
             raise DiskError(self.path, "the file is closed", offset)
-        size = min(size, self._size - offset)
+        size = min(size, LOOK_BYTES, self._size - offset)
         if _NOWAIT is None or size <= 0:
             return True
         if _compiled is not None and (mapped := self._map_for(offset, size)) is not None:
@@ -136,8 +138,7 @@ class RealFile:
         """
         if not self._is_random:
             self._is_random = True
-            with contextlib.suppress(OSError):  # advice
-                os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
+            _advise(self._fd, 0, 0, "POSIX_FADV_RANDOM")
 
     def write_at(self, offset: int, data: Bytes) -> None:
         if self._refusal is not None:
@@ -268,10 +269,16 @@ class RealFile:
 
 def _read_through(fd: int, offset: int, size: int) -> None:
     """Read into the page cache, and start to read what lies behind."""
-    os.posix_fadvise(fd, offset, size + AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
+    _advise(fd, offset, size + AHEAD_BYTES, "POSIX_FADV_WILLNEED")
     for at in range(offset, offset + size, len(_scratch)):
         if not os.preadv(fd, [_scratch[: offset + size - at]], at):
             return
+
+
+def _advise(fd: int, offset: int, size: int, advice: str) -> None:
+    # macOS does not have it, and a file system may refuse it
+    with contextlib.suppress(OSError, AttributeError):
+        os.posix_fadvise(fd, offset, size, getattr(os, advice))
 
 
 def _closed(held: mmap.mmap) -> bool:

@@ -67,9 +67,9 @@ _compiled: Any = load("rmq.store._pick")
 _pick: Any = _compiled and _compiled.pick
 _first_since: Any = _compiled and _compiled.first_since
 #: when only so many units are left, a search by time reads them together
-SEARCH_UNITS = 256
+SEARCH_UNITS = 1024
 #: and their messages, when they lie this close to each other
-SEARCH_BYTES = 1 << 20
+SEARCH_BYTES = 4 << 20
 #: a query looks at most so often at earlier times until it finds something
 QUERY_ROUNDS = 3
 

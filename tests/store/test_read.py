@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from bisect import bisect_left
 
@@ -184,10 +185,11 @@ class ByTimeTests(SynchronousTestCase):
             self.box.run(chance.choice((0.003, 0.5, 2.0)))
         asked = {time + delta for time in times for delta in (-1, 0, 1)}
         wanted = {time: bisect_left(times, time) for time in asked}
-        for compiled in (reader._first_since, None):
+        for compiled, units in itertools.product((reader._first_since, None), (16, reader.SEARCH_UNITS)):
             self.patch(reader, "_first_since", compiled)
+            self.patch(reader, "SEARCH_UNITS", units)
             found = {time: self.store.offset_by_time("Topic", 2, time, "LOWER") for time in asked}
-            self.assertEqual(found, wanted, f"seed {SEED}, compiled: {compiled}")
+            self.assertEqual(found, wanted, f"seed {SEED}, compiled: {compiled}, {units} units")
 
     def test_ipv6_producers(self) -> None:
         """The store time is found behind a long bornHost too."""

@@ -64,12 +64,17 @@ def built(folder: Path, name: str) -> Path:
 
 @attrs.frozen
 class Candidate:
-    """A server under its name in the table; ``processes`` run only while it is measured."""
+    """
+    A server under its name in the table; ``processes`` run only while it is measured.
+
+    With ``is_steady`` the first round is enough: it only says what the machine asks for the same bytes.
+    """
 
     name: str
     process: Process
     warm_s: float
     processes: Sequence[Process] = ()
+    is_steady: bool = False
 
 
 @contextmanager
@@ -170,16 +175,19 @@ def measure(
     rounds: int,
     window_s: float,
     there_and_back: bool = True,
+    writes: bool = True,
 ) -> Rounds:
     """
     Warm every server up with the shape, then run the rounds.
 
-    Without ``there_and_back`` a round visits each server once, every other round in reverse.
+    Without ``there_and_back`` a round visits each server once, every other round in reverse. Where a window ``writes``,
+    memory is touched before it.
     """
 
     def one(candidate: Candidate, seconds: float) -> Window:
         with suspended([other for other in candidates if other is not candidate]):
-            touch_memory()
+            if writes:
+                touch_memory()
             return one_window(candidate, seconds)
 
     for candidate in candidates:
@@ -187,9 +195,9 @@ def measure(
             one(candidate, candidate.warm_s)
     found: dict[str, list[list[Window]]] = {candidate.name: [] for candidate in candidates}
     for number in range(rounds):
-        for each in found.values():
-            each.append([])
-        order = list(candidates)
+        order = [candidate for candidate in candidates if number == 0 or not candidate.is_steady]
+        for candidate in order:
+            found[candidate.name].append([])
         if there_and_back:
             order += reversed(order)
         elif number % 2:

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -125,7 +125,7 @@ class Stage:
         command = [str(built(self.site.root, "anchor")), str(port), str(answer_bytes)]
         process = Process(f"anchor-{port}", "anchor", command, self.site.root, port, ())
         self.site.processes.append(process)
-        return Candidate(C_NAME, process.start(), 0.3, [process])
+        return Candidate(C_NAME, process.start(), 0.3, [process], is_steady=True)
 
     def share_of_apache(self, template: Path) -> float:
         """Return the rate of the mixed rows; Apache's maximum with 16 producers is measured once."""
@@ -145,7 +145,7 @@ class Row:
     One line of the table: ``prepare`` makes what is needed and returns how a window of one server is measured.
 
     ``answer_bytes`` has the answer behind its header, for the C program; ``window_s`` and ``rounds`` are the command's
-    where they are None.
+    where they are None. ``writes`` is False where no server writes more than some bytes.
     """
 
     name: str
@@ -154,6 +154,7 @@ class Row:
     answer_bytes: int | None = None
     window_s: float | None = None
     rounds: int | None = None
+    writes: bool = True
 
 
 @attrs.frozen
@@ -172,6 +173,11 @@ def asked(rate: float, cpu: float, **more: float) -> Asked:
 def kept(rate: float, cpu: float, **more: float) -> Asked:
     """Return what must not be below figures that were reached before."""
     return asked(rate * (1 - SLACK), cpu / (1 - SLACK), **more)
+
+
+def reading(rows: Iterable[Row]) -> list[Row]:
+    """Return rows whose requests write nothing to files, or some numbers."""
+    return [attrs.evolve(row, writes=False) for row in rows]
 
 
 # ---- ways to measure -------------------------------------------------------------------------------------------
@@ -442,11 +448,12 @@ def waiting_rows(name: str) -> list[Row]:
     """Return rows of other messages than ordinary ones, whose answers wait for disk or slave."""
     delayed = partial(send_template, topic=SENT, body_bytes=100, delay_level=18)
     half = partial(half_template, topic=SENT)
+    # half messages without an end come last: the broker goes on to ask their producers while other rows are measured
     return [
         load(f"{name} delayed 100 B c16d1", delayed, asked(1.0, 0.6)),
-        load(f"{name} half message c16d1", half, asked(1.0, 0.6)),
-        half_row(f"{name} half message, then end"),
         Row(f"{name} send back c16d1", asked(1.0, 0.6), send_back),
+        half_row(f"{name} half message, then end"),
+        load(f"{name} half message c16d1", half, asked(1.0, 0.6)),
     ]
 
 
@@ -509,7 +516,7 @@ GROUPS_OF_ROWS = (
         "broker",
         start_filled,
         (
-            *pull_rows(),
+            *reading(pull_rows()),
             load(
                 "batch 32 x 100 B c1d1",
                 partial(batch_template, topic=SENT, count=BATCH, body_bytes=100),
@@ -529,8 +536,8 @@ GROUPS_OF_ROWS = (
                 CONSUMERS,
             ),
             while_pulled("wake-up of one held pull", {"server_cpu_us": 0.5, "receive_p50": 0.4}, 1, 1, WAKE_RATE),
-            *consumer_rows(),
-            *question_rows(),
+            *reading(consumer_rows()),
+            *reading(question_rows()),
             Row("send back c16d1", asked(1.0, 0.6), send_back),
             while_pulled("delayed messages, 5,000 a second", asked(0.97, 0.6), 16, CONSUMERS, DELAYED_RATE, delay=1),
             Row("sends beside 20,000 delayed messages", asked(0.97, 0.6, p99=1.0), beside_delayed, window_s=1.0),
@@ -540,6 +547,11 @@ GROUPS_OF_ROWS = (
             *send_rows("send", {"c16d1": asked(1.0, 0.6)}, 65_536),
             one_way_row(),
         ),
+    ),
+    Group(
+        "checks",
+        start_brokers(transactionCheckInterval=1000),
+        (attrs.evolve(half_row("half message, end and its check"), window_s=2.0),),
     ),
     Group(
         "SYNC_FLUSH",
@@ -586,7 +598,7 @@ GROUPS_OF_ROWS = (
         lambda stage, kind, name: start_guarded(stage.site, kind, name, stage.warm_s),
         signed_rows(),
     ),
-    Group("NameServer", start_namesrv, route_rows()),
+    Group("NameServer", start_namesrv, reading(route_rows())),
     Group("masters", start_masters, (Row("two masters : one Apache broker", {}, both_masters),)),
 )
 
@@ -615,7 +627,9 @@ def run_group(
                 one = row.prepare(stage)
                 if row.rounds:
                     candidates = [attrs.evolve(candidate, warm_s=0.0) for candidate in candidates]
-                found.append((row, measure(candidates, row.name, one, rounds=rounds, window_s=seconds)))
+                found.append(
+                    (row, measure(candidates, row.name, one, rounds=rounds, window_s=seconds, writes=row.writes))
+                )
             except (SystemExit, OSError, LookupError) as error:
                 found.append((row, str(error)))
     finally:

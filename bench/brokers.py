@@ -11,7 +11,8 @@ from typing import Any
 import attrs
 
 from bench.rounds import Candidate
-from tests.real.peers import OURS, Broker, Process, Site, until
+from tests.real.elected import Elected
+from tests.real.peers import APACHE_5, OURS, Broker, Process, Site, until
 from tests.real.probe import Probe
 from tests.real.storm import QUEUES
 
@@ -99,6 +100,27 @@ def start_guarded(site: Site, kind: str, name: str, warm_s: float) -> Started:
     broker.start()
     warm_s = min(warm_s, 1.0) if kind == OURS else warm_s
     return Started(name, broker, warm_s, site.processes[others:], masters=[broker], namesrv=namesrv)
+
+
+def start_elected(site: Site, kind: str, name: str, warm_s: float) -> Started:
+    """Start a pair whose master a controller elects: ours, or Apache's 5.3.3 (4.9.7 has none)."""
+    others = len(site.processes)
+    kind = OURS if kind == OURS else APACHE_5
+    # who is stopped while the other side is measured is not silent
+    config: dict[str, Any] = {"mappedFileSizeCommitLog": 256 << 20, "controllerHeartBeatTimeoutMills": 600_000}
+    group = Elected(site, kind, kind, prefix=f"{name}-", **config)
+    with group.master.probe() as probe:
+        probe.create_topic(SENT, QUEUES)
+    group.wait_whole()
+    return Started(
+        name,
+        group.master,
+        min(warm_s, 1.0) if kind == OURS else warm_s,
+        site.processes[others:],
+        masters=[group.master],
+        namesrv=group.namesrv,
+        slave=group.slave,
+    )
 
 
 def _replicates(master: Broker, slave: Broker) -> bool:

@@ -40,6 +40,7 @@ from bench.brokers import (
     fill,
     heartbeat,
     start,
+    start_elected,
     start_guarded,
 )
 from bench.coldlog import evict
@@ -573,6 +574,11 @@ GROUPS_OF_ROWS = (
         "SYNC_FLUSH and SYNC_MASTER",
         start_brokers(slave=True, brokerRole="SYNC_MASTER", flushDiskType="SYNC_FLUSH"),
         send_rows("SYNC_FLUSH and SYNC_MASTER", {shape: asked(1.0, 0.6) for shape in ("c1d1", "c64d1")}),
+    ),
+    Group(
+        "elected pair",
+        lambda stage, kind, name: start_elected(stage.site, kind, name, stage.warm_s),
+        send_rows("elected pair (5.3.3)", {shape: asked(1.0, 0.6) for shape in ("c1d1", "c64d1")}),
     ),
     Group(
         "slave",

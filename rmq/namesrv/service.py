@@ -155,7 +155,7 @@ class NamesrvService(MultiService):
         from rmq.namesrv.controller.responders import ControllerResponders
         from rmq.namesrv.controller.service import Controller
 
-        self.controller = controller = Controller(platform.reactor, platform.disk, self.settings, self._client)
+        self.controller = controller = Controller(platform, self.settings, self._client)
         controller.setServiceParent(self)
         return ControllerResponders(controller, self.settings, admin)
 

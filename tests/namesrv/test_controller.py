@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 from prometheus_client import generate_latest
-from twisted.internet.error import ConnectionDone
+from twisted.internet.error import ConnectionDone, ConnectionRefusedError, DNSLookupError, NoRouteError, TimeoutError
 from twisted.internet.testing import StringTransport
 from twisted.logger import capturedLogs
 from twisted.python.failure import Failure
@@ -17,6 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.namesrv.controller.groups import Group, choose_master
 from rmq.namesrv.controller.live import CLOSED_TIMEOUT_MS, DEFAULT_TIMEOUT_MS
+from rmq.namesrv.controller.service import KNOCK_AFTER_S
 from rmq.namesrv.metrics import NamesrvCollector, namesrv_face
 from rmq.remoting.channel import Channel
 from rmq.runtime.disk.files import DiskError, RealDisk, SyncFailed
@@ -635,6 +636,110 @@ class HeartbeatTests(ControllerCase):
         self.close(1)
         self.live_s(2, 2)
         self.assertEqual(self.group.master_id, 2)
+
+    def knocked(self) -> tuple[str, Any]:
+        """Return which address the controller tries after a connection closed, and the factory of that attempt."""
+        self.talk.reactor.advance(KNOCK_AFTER_S - 0.01)
+        self.assertEqual(self.talk.reactor.tcpClients, [])
+        self.talk.reactor.advance(0.01)
+        ((host, port, factory, *_),) = self.talk.reactor.tcpClients
+        self.talk.reactor.tcpClients.clear()
+        return f"{host}:{port}", factory
+
+    def test_a_port_that_refuses(self) -> None:
+        """A master whose connection closed and whose port refuses connections is replaced at once."""
+        self.whole(2)
+        self.close(1)
+        addr, factory = self.knocked()
+        self.assertEqual((addr, self.group.master_id), (address(1), 1))
+        factory.clientConnectionFailed(None, Failure(ConnectionRefusedError()))
+        self.assertEqual(self.state(), (2, 2, [2], 3))
+
+    def test_a_port_that_does_not_refuse(self) -> None:
+        """A port that accepts, or does not answer, proves nothing: 2.5 s pass as without the attempt."""
+        for error in (None, TimeoutError(), NoRouteError(), DNSLookupError()):
+            with self.subTest(error=error):
+                self.setUp()
+                self.whole(2)
+                self.close(1)
+                _, factory = self.knocked()
+                if error is not None:
+                    factory.clientConnectionFailed(None, Failure(error))
+                else:
+                    protocol, transport = factory.buildProtocol(None), StringTransport()
+                    protocol.makeConnection(transport)
+                    self.assertTrue(transport.disconnecting)
+                    protocol.connectionLost(Failure(ConnectionDone()))
+                self.live_s(1.5, 2)
+                self.assertEqual(self.group.master_id, 1)
+                self.live_s(2.5, 2)
+                self.assertEqual(self.group.master_id, 2)
+
+    def test_a_refusal_that_comes_late(self) -> None:
+        """A master that is heard again before its port refuses, or that is none any more, is not replaced."""
+        self.whole(2)
+        self.close(1)
+        _, factory = self.knocked()
+        self.beat(1)
+        factory.clientConnectionFailed(None, Failure(ConnectionRefusedError()))
+        self.assertEqual(self.group.master_id, 1)
+        self.close(1)
+        self.beat(1)
+        self.talk.reactor.advance(KNOCK_AFTER_S)
+        self.assertEqual(self.talk.reactor.tcpClients, [])
+        self.close(1)
+        _, factory = self.knocked()
+        self.assertEqual(self.force(2).code, 0)
+        factory.clientConnectionFailed(None, Failure(ConnectionRefusedError()))
+        self.assertEqual(self.state()[:2], (2, 2))
+
+    def test_the_end_of_a_slave(self) -> None:
+        """Only a master is tried."""
+        self.whole(2)
+        self.close(2)
+        self.talk.reactor.advance(KNOCK_AFTER_S)
+        self.assertEqual(self.talk.reactor.tcpClients, [])
+
+    def test_brokers_that_end_together(self) -> None:
+        """Nobody is elected who would be alone in the SyncStateSet, and dead."""
+        self.whole(2)
+        self.close(1)
+        self.talk.reactor.advance(KNOCK_AFTER_S / 2)
+        self.close(2)
+        self.talk.reactor.advance(KNOCK_AFTER_S / 2)
+        factory: Any = self.talk.reactor.tcpClients[0][2]
+        factory.clientConnectionFailed(None, Failure(ConnectionRefusedError()))
+        self.assertEqual(self.state()[0::2], (None, [1, 2]))
+
+    def test_a_refusal_soon_after_the_start(self) -> None:
+        """A controller that has just started is patient with who is silent, not with who is gone."""
+        self.whole(2)
+        self.restart()
+        self.live_s(1, 1, 2)
+        self.close(1)
+        _, factory = self.knocked()
+        factory.clientConnectionFailed(None, Failure(ConnectionRefusedError()))
+        self.assertEqual(self.group.master_id, 2)
+        self.beat(1)
+        self.assertTrue(self.lives(1))
+
+    def lives(self, broker_id: int) -> bool:
+        controller = self.talk.service.controller
+        assert controller is not None
+        return controller.lives("pair", broker_id)
+
+    def test_a_stop_while_a_port_is_tried(self) -> None:
+        """Neither the pause nor the attempt outlives the NameServer, and no error is logged."""
+        for pause_s in (0.0, KNOCK_AFTER_S):
+            self.setUp()
+            self.whole(2)
+            self.close(1)
+            self.talk.reactor.advance(pause_s)
+            with capturedLogs() as events:
+                self.successResultOf(self.talk.service.stopService())
+            self.assertEqual([event for event in events if "log_failure" in event], [])
+            self.talk.reactor.advance(60)
+            self.assertEqual(self.talk.reactor.getDelayedCalls(), [])
 
     def test_a_real_connection(self) -> None:
         """The NameServer notices the end of a connection that carried a heartbeat."""

@@ -12,7 +12,8 @@ import attrs
 
 #: silence after which a broker is lost, when its heartbeats name none.  Java: DEFAULT_BROKER_CHANNEL_EXPIRED_TIME
 DEFAULT_TIMEOUT_MS = 10_000
-#: a broker whose connection closed is lost unless it is heard again so soon; heartbeats come every second
+#: a broker whose connection closed is lost unless it is heard again so soon; heartbeats come every second. It is lost
+#: at once when its port refuses connections
 CLOSED_TIMEOUT_MS = 2_500
 #: a broker may become master for so long after a heartbeat
 FRESH_MS = 2_500
@@ -28,7 +29,8 @@ class Heard:
     """
     What a broker has said last; ``until_ms`` is when it is lost, in steady milliseconds.
 
-    ``at_ms`` is when it said that; None once the connection that brought it has closed.
+    ``at_ms`` is when it said that; None once the connection that brought it has closed. ``is_gone``: its process has
+    ended since.
     """
 
     channel: object
@@ -37,6 +39,7 @@ class Heard:
     epoch: int
     end_offset: int
     priority: int
+    is_gone: bool = False
 
 
 class Hearing:
@@ -44,7 +47,7 @@ class Hearing:
     The brokers that are heard.
 
     A controller that has just started, or that was stopped, has not heard what was sent to it meanwhile: until
-    ``patient_until_ms`` a broker that is silent is not lost, but no candidate either.
+    ``patient_until_ms`` a broker that is only silent is not lost, but no candidate either.
     """
 
     def __init__(self) -> None:
@@ -88,6 +91,15 @@ class Hearing:
             heard.at_ms = None
         return found
 
+    def is_cut_off(self, key: Key) -> bool:
+        """Tell whether the connection of a broker closed and it was not heard since."""
+        heard = self._heard.get(key)
+        return heard is not None and heard.at_ms is None
+
+    def gone(self, key: Key) -> None:
+        """The broker's process has ended: it is lost now, however patient we are."""
+        self._heard[key].is_gone = True
+
     def forget(self, key: Key) -> None:
         """The broker is no longer one of its group."""
         self._heard.pop(key, None)
@@ -95,10 +107,13 @@ class Hearing:
     def lives(self, key: Key, now_ms: int) -> bool:
         """Tell whether a broker has been heard and is not silent since."""
         heard = self._heard.get(key)
-        return heard is not None and now_ms < heard.until_ms
+        return heard is not None and not heard.is_gone and now_ms < heard.until_ms
 
     def is_lost(self, key: Key, now_ms: int) -> bool:
         """Tell whether a broker has been silent for too long: another one has to become master."""
+        heard = self._heard.get(key)
+        if heard is not None and heard.is_gone:
+            return True
         return now_ms >= self._patient_until_ms and not self.lives(key, now_ms)
 
     def candidates(self, broker_name: str, ids: Iterable[int], now_ms: int) -> dict[int, tuple[int, int, int]]:

@@ -11,18 +11,21 @@ from collections import Counter
 from typing import Protocol
 
 from twisted.application.service import Service
-from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from rmq.namesrv.controller.groups import Group, choose_master, encode_groups, parse_groups
-from rmq.namesrv.controller.live import Hearing
+from rmq.namesrv.controller.knock import is_refused
+from rmq.namesrv.controller.live import Hearing, Key
 from rmq.namesrv.settings import Settings
 from rmq.remoting.channel import Channel
 from rmq.remoting.responders import Refuse
 from rmq.runtime.clock import Periodic, steady_ms
-from rmq.runtime.disk.files import Disk, DiskError, SyncFailed
+from rmq.runtime.disk.files import DiskError, SyncFailed
 from rmq.runtime.disk.statefile import StateFileError, write_state
+from rmq.runtime.platform import Platform
 from rmq.wire.api.controller import NOTIFY_BROKER_ROLE_CHANGED, RoleChangedHeader, SyncStateSet
 from rmq.wire.api.routes import BrokerHeartbeatHeader
 from rmq.wire.codes import ResponseCode
@@ -31,6 +34,9 @@ from rmq.wire.contract import Contract
 TICK_S = 1.0
 #: a tick that is later than this finds a process that was stopped, not silent brokers
 LATE_S = 1.0
+#: how long after the end of a master's connection its port is tried: brokers that end together are all noticed before
+#: one of them is elected
+KNOCK_AFTER_S = 0.25
 STATE_FILE = "replicas.json"
 
 
@@ -58,9 +64,10 @@ class Controller(Service):
     _log = Logger()
     name = "controller"
 
-    def __init__(self, clock: IReactorTime, disk: Disk, settings: Settings, notifier: Notifier) -> None:
-        self._clock = clock
-        self._disk = disk
+    def __init__(self, platform: Platform, settings: Settings, notifier: Notifier) -> None:
+        self._platform = platform
+        self._clock = clock = platform.reactor
+        self._disk = platform.disk
         self._settings = settings
         self._notifier = notifier
         self._path = os.path.join(settings.controller.controller_store_path, STATE_FILE)
@@ -68,6 +75,7 @@ class Controller(Service):
         self._hearing = Hearing()
         #: masters elected by group, since the process started
         self.elections: Counter[str] = Counter()
+        self._knocking: set[Deferred[None]] = set()
         self._ticked_s: float | None = None
         self._ticks = Periodic(clock, TICK_S, self._tick, name="scan of the controller", first_s=TICK_S)
 
@@ -102,6 +110,8 @@ class Controller(Service):
 
     def stopService(self) -> Deferred[None]:
         super().stopService()
+        for knocking in list(self._knocking):
+            knocking.cancel()
         return self._ticks.stop()
 
     # questions
@@ -201,11 +211,13 @@ class Controller(Service):
         )
 
     def channel_closed(self, channel: Channel) -> None:
-        """Note that a connection of a broker closed."""
-        for broker_name, broker_id in self._hearing.closed(channel, steady_ms(self._clock)):
-            self._log.info(
-                "{group}: the connection of broker {broker_id} closed", group=broker_name, broker_id=broker_id
-            )
+        """Note that a connection of a broker closed; a master whose port refuses connections is replaced."""
+        for key in self._hearing.closed(channel, steady_ms(self._clock)):
+            self._log.info("{group}: the connection of broker {broker_id} closed", group=key[0], broker_id=key[1])
+            if self._cut_off_master(key) is not None:
+                knocking = Deferred.fromCoroutine(self._knock(key))
+                self._knocking.add(knocking)
+                knocking.addBoth(self._knocked, knocking)
 
     def restarted(self, group: Group, broker_id: int, *, may_lack_messages: bool) -> Group:
         """Note that a broker has started again, as one of ours says of itself; return its group."""
@@ -301,6 +313,28 @@ class Controller(Service):
         for group in list(self._groups.values()):
             if group.master_epoch and not self.has_master(group):
                 self._replace_master(group)
+
+    def _cut_off_master(self, key: Key) -> Group | None:
+        """Return the group of a broker that is its master, was connected, and is not now."""
+        group = self._groups.get(key[0])
+        return group if group is not None and group.master_id == key[1] and self._hearing.is_cut_off(key) else None
+
+    async def _knock(self, key: Key) -> None:
+        await deferLater(self._clock, KNOCK_AFTER_S)
+        group = self._cut_off_master(key)
+        address = None if group is None else group.address(key[1])
+        if address is None or not await is_refused(self._platform, address):
+            return
+        group = self._cut_off_master(key)
+        if group is not None and group.address(key[1]) == address:
+            self._log.warn("{group}: {address} refuses connections", group=key[0], address=address)
+            self._hearing.gone(key)
+            self._replace_master(group)
+
+    def _knocked(self, result: object, knocking: Deferred[None]) -> None:
+        self._knocking.discard(knocking)
+        if isinstance(result, Failure) and result.check(CancelledError) is None:
+            self._log.failure("a master whose connection closed was not tried", result)
 
     def _replace_master(self, group: Group) -> None:
         if group.master_id is not None:

@@ -80,6 +80,12 @@ class Java:
 #: quick to start and small; a benchmark wants other flags
 TEST_JAVA = Java(("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"), namesrv_heap=96, broker_heap=256)
 
+#: Where nothing is configured Apache's servers make an RSA key for each of their ports: 3 s of CPU time for a
+#: NameServer, 5 s for a broker. Plain peers do not notice whether a server takes TLS too.
+_NO_TLS = "-Dtls.server.mode=disabled"
+#: A broker 5.x writes its 38 MB of timers each second, which takes a quarter of a core; a stop writes them, too.
+_5_X = {"timerFlushIntervalMs": 60_000}
+
 _LOGBACK = """<configuration>
 <appender name="file" class="{prefix}ch.qos.logback.core.FileAppender"><file>{file}</file>
 <encoder><pattern>%d{{HH:mm:ss.SSS}} %level %logger{{0}} - %m%n</pattern></encoder></appender>
@@ -325,7 +331,8 @@ class Site:
             command, logs = _twistd("rmq-namesrv", conf, twistd)
         else:
             main = "org.apache.rocketmq.namesrv.NamesrvStartup"
-            command, logs = java_command(kind, folder, main, ["-c", str(conf)], self.java.flags, self.java.namesrv_heap)
+            flags = [*self.java.flags, *_tls_flags()]
+            command, logs = java_command(kind, folder, main, ["-c", str(conf)], flags, self.java.namesrv_heap)
         return self._add(Process(f"{name} ({kind})", kind, command, folder, port, logs), start)
 
     def broker(
@@ -348,13 +355,14 @@ class Site:
         kind = _resolved(kind)
         folder, port = self._folder(name), free_port()
         store = store or folder / "store"
-        values = broker_values(port, namesrv, store) | config
+        values = broker_values(port, namesrv, store) | (_5_X if kind == APACHE_5 else {}) | config
         conf = write_properties(folder / "broker.conf", values)
         if kind == OURS:
             command, logs = _twistd("rmq-broker", conf, twistd)
         else:
             flags = [
                 *self.java.flags,
+                *_tls_flags(),
                 "-XX:MaxDirectMemorySize=256m",
                 "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.98",
                 "-Drocketmq.broker.diskSpaceCleanForciblyRatio=0.97",
@@ -512,6 +520,11 @@ def java_command(
         *arguments,
     ]
     return command, logs
+
+
+def _tls_flags() -> list[str]:
+    """Return the flags of a server without TLS, or none where a test configures TLS for what it starts."""
+    return [] if "-Dtls." in os.environ.get("JAVA_TOOL_OPTIONS", "") else [_NO_TLS]
 
 
 def mqadmin(root: Path, *arguments: str, version: str = APACHE_4, seconds: float = 120.0) -> str:

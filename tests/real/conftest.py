@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 from tests.real.javaclient import JavaAdmin, JavaClient
 from tests.real.peers import APACHE_4, Site
@@ -14,20 +16,40 @@ _SITES = pytest.StashKey[list[Site]]()
 
 Clients = Callable[[str, str], JavaClient]
 
-#: files that take longest: one that began last would keep one process busy while the others have nothing left to do
+#: Files whose tests take longest, those first: one that began last would keep one process busy while the others have
+#: nothing left to do. Their tests share no fixture, so that each may run in any process; other files stay whole.
 LONGEST_FIRST = (
+    "test_two_namesrvs.py",
+    "test_apache_its.py",
     "test_audit.py",
     "test_broker_admin.py",
     "test_mixed.py",
-    "test_apache_its.py",
-    "test_two_namesrvs.py",
     "test_replication.py",
     "test_mqadmin_columns.py",
     "test_kill.py",
-    "test_sync_master.py",
     "test_ordered_group.py",
     "test_clients.py",
+    "test_rmq_admin.py",
+    "test_sync_master.py",
+    "test_controller.py",
+    "test_returning_master.py",
+    "test_transactions.py",
+    "test_stores.py",
 )
+
+
+class ByFileOrTest(LoadFileScheduling):  # type: ignore[misc]
+    """Gives files to processes, and the tests of the longest files one by one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = str(super()._split_scope(nodeid))
+        return nodeid if file.rpartition("/")[2] in LONGEST_FIRST else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFileOrTest | None:
+    """Share out what ``--dist loadfile`` runs; without this folder in its command line a run does not call this."""
+    return ByFileOrTest(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

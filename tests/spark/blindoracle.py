@@ -111,11 +111,9 @@ class Store:
     #: segments and the store times of their first records
     firsts: list[tuple[int, int]] = attrs.field(factory=list)
 
-    def class_of(self, path: str, at: int) -> str | None:
-        for name, begin, end, which in self.marks:
-            if name == path and begin <= at < end:
-                return which
-        return None
+    def marks_of(self, path: str) -> list[tuple[int, int, str]]:
+        """Return the marks of one file: (begin, end, class)."""
+        return [(begin, end, which) for name, begin, end, which in self.marks if name == path]
 
 
 def observe(files: Files) -> Store:
@@ -584,8 +582,9 @@ def _differences(before: Files, was: Store, after: Files, now: Store) -> tuple[l
         positions = [at for at in range(min(len(one), len(other))) if one[at] != other[at]]
         if len(one) != len(other) or not positions:
             positions.append(min(len(one), len(other)))
+        marks = was.marks_of(path) + now.marks_of(path)
         for at in positions:
-            which = was.class_of(path, at) or now.class_of(path, at)
+            which = next((which for begin, end, which in marks if begin <= at < end), None)
             if which is not None:
                 classes.add(which)
             elif not shown:

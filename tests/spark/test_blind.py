@@ -28,8 +28,8 @@ def test_quick() -> None:
 
 @pytest.mark.campaign
 def test_many() -> None:
-    """The same for 1,000 cases, with RMQ_CAMPAIGN for 5,000."""
-    assert_all_found(list(blind.run(range(5000 if IS_CAMPAIGN else 1000))))
+    """The same for 400 cases, with RMQ_CAMPAIGN for 5,000; a seed is the same case each time."""
+    assert_all_found(list(blind.run(range(5000 if IS_CAMPAIGN else 400))))
 
 
 def test_undamaged_pairs_are_silent() -> None:

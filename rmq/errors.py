@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 #: what to try when the peer ends a connection, before it has sent anything, that does not use TLS, or that does
 CLOSED_PLAIN = (
@@ -31,8 +32,19 @@ def with_advice(text: str) -> str:
     return text if advice is None else f"{text}: {advice}"
 
 
+def _restored(kind: type[RocketMqError], args: tuple[Any, ...], fields: dict[str, Any]) -> RocketMqError:
+    """Return an error again without its __init__, which takes other arguments than the text."""
+    error: RocketMqError = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
+
+
 class RocketMqError(Exception):
-    """The root of them all."""
+    """The root of them all; they can be pickled, for pools of processes."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (type(self), self.args, self.__dict__)
 
 
 class RequestFailed(RocketMqError):
@@ -44,15 +56,24 @@ class RequestFailed(RocketMqError):
 
 
 class Refused(RequestFailed):
-    """The peer answered with a response code that the request's contract does not have."""
+    """
+    The peer answered with a response code that the request's contract does not have; ``said`` is that in words.
+    """
 
     def __init__(
-        self, code: int, remark: str, addr: str, ext: Mapping[str, str] = MappingProxyType({}), request_code: int = -1
+        self,
+        code: int,
+        remark: str,
+        addr: str,
+        ext: Mapping[str, str] = MappingProxyType({}),
+        request_code: int = -1,
+        *,
+        said: str = "",
     ) -> None:
-        super().__init__(addr, f"{addr} refused request {request_code} with code {code}: {remark}")
+        super().__init__(addr, f"{addr} {said or f'refused request {request_code} with code {code}'}: {remark}")
         self.code = code
         self.remark = remark
-        self.ext = ext
+        self.ext = dict(ext)
         self.request_code = request_code
 
 

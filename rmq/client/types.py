@@ -6,7 +6,6 @@ import enum
 from collections.abc import Mapping
 from functools import cached_property
 from ipaddress import ip_address
-from types import MappingProxyType
 
 import attrs
 
@@ -18,6 +17,7 @@ from rmq.wire.record import (
     PROPERTY_RETRY_TOPIC,
     PROPERTY_TAGS,
     PROPERTY_UNIQ_KEY,
+    SYSTEM_PROPERTIES,
     Record,
     split_keys,
 )
@@ -37,8 +37,6 @@ __all__ = [
     "Sql",
 ]
 
-_NOTHING: Mapping[str, str] = MappingProxyType({})
-
 
 @attrs.frozen
 class Message:
@@ -53,7 +51,7 @@ class Message:
     tags: str | None = None
     keys: tuple[str, ...] = ()
     delay_level: int = 0
-    properties: Mapping[str, str] = _NOTHING
+    properties: Mapping[str, str] = attrs.field(factory=dict)
     flag: int = 0
     wait_store_ok: bool = True
 
@@ -158,6 +156,11 @@ class ReceivedMessage:
     @cached_property
     def properties(self) -> dict[str, str]:
         return self.record.property_map
+
+    @property
+    def user_properties(self) -> dict[str, str]:
+        """The properties that the program of the sender set, for a message that passes them on."""
+        return {name: value for name, value in self.properties.items() if name not in SYSTEM_PROPERTIES}
 
     @cached_property
     def body(self) -> bytes:

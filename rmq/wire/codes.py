@@ -281,6 +281,14 @@ class ResponseCode(IntEnum):
     POLICY_NOT_EXIST = 3002
 
 
+def named_response(code: int) -> str:
+    """Return a response code with its name: "2 (SYSTEM_BUSY)"; of an unknown one the number."""
+    try:
+        return f"{code} ({ResponseCode(code).name})"
+    except ValueError:
+        return str(code)
+
+
 #: MQVersion of every command that we send: V4_9_8
 MQ_VERSION = 409
 #: MQVersion of anything newer than the table knows

@@ -13,7 +13,7 @@ import msgspec
 
 from rmq.errors import BadAnswer, Refused
 from rmq.wire import fastjson
-from rmq.wire.codes import named
+from rmq.wire.codes import named, named_response
 from rmq.wire.command import RemotingCommand
 from rmq.wire.contract import Contract
 from rmq.wire.extfields import BadField, encode_ext
@@ -59,7 +59,8 @@ def read_response(contract: Contract[Any, Any, RH, RB], answer: RemotingCommand,
     """Return an answer read by its contract; raises Refused or BadAnswer."""
     try:
         if answer.code not in contract.answers:
-            raise Refused(answer.code, answer.remark or "", addr, answer.ext_fields, contract.code)
+            said = f"refused request {named(contract.code)} with code {named_response(answer.code)}"
+            raise Refused(answer.code, answer.remark or "", addr, answer.ext_fields, contract.code, said=said)
         header: Any = None
         if contract.reply is not None:
             kind: Any = contract.reply

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import sys
 import zlib
 from base64 import b64decode
+from copy import deepcopy
 from datetime import datetime
 from importlib import import_module
 from itertools import product
@@ -22,10 +24,14 @@ from rmq.client.core.processqueue import ProcessQueue
 from rmq.client.core.routes import check_topic, publish_queues, subscribe_queues, wrap
 from rmq.client.core.subscription import subscription, wanted
 from rmq.client.settings import ProducerSettings
-from rmq.client.types import Message, ReceivedMessage, Sql
+from rmq.client.types import Later, Message, NotDurable, ReceivedMessage, SendResult, SendStatus, Sql
 from rmq.errors import BadAnswer, ConfigurationError, Refused, RequestTimeout, Unreachable
 from rmq.wire.api.common import MessageQueue
 from rmq.wire.api.routes import BrokerData, QueueData, TopicRouteData
+from rmq.wire.api.sending import SEND_MESSAGE_V2
+from rmq.wire.codes import ResponseCode
+from rmq.wire.command import RESPONSE, RemotingCommand
+from rmq.wire.exchange import read_response
 from rmq.wire.record import decode_batch, decode_properties, decode_record, encode_properties, encode_record, java_hash
 from tests.needs import need_extra
 
@@ -188,6 +194,10 @@ class OutgoingTests(SynchronousTestCase):
             Message("T", None),  # type: ignore[arg-type]
             Message("T", b"x", keys=(7,)),  # type: ignore[arg-type]
             Message("T", b"x", delay_level="3"),  # type: ignore[arg-type]
+            Message("T", b"x", delay_level=2.5),  # type: ignore[arg-type]
+            Message("T", b"x", tags=7),  # type: ignore[arg-type]
+            Message("T", b"x", properties={"price": 7}),  # type: ignore[dict-item]
+            Message("T", b"x", properties={"price": b"7"}),  # type: ignore[dict-item]
         ]
         for message in bad + wrong_types:
             self.assertRaises(ConfigurationError, outgoing.single, message, "ID", small, None)
@@ -200,6 +210,55 @@ class OutgoingTests(SynchronousTestCase):
         ]
         for messages in pairs:
             self.assertRaises(ConfigurationError, outgoing.batch, messages, ["I"] * len(messages), SETTINGS, None)
+
+    def test_a_received_message_is_passed_on(self) -> None:
+        """
+        What its sender set goes on with user_properties; with all properties the send is refused, and says so.
+
+        A broker would acknowledge one with TRAN_MSG and show it to nobody.
+        """
+        stored = {"price": "7", "UNIQ_KEY": "I", "TAGS": "A", "RETRY_TOPIC": "T", "CLUSTER": "C", "traceparent": "00-1"}
+        got = received(topic="%RETRY%G", **stored)
+        self.assertEqual(got.user_properties, {"price": "7", "traceparent": "00-1"})
+        outgoing.single(Message("U", b"x", properties=got.user_properties), "ID", SETTINGS, None)
+        for name in ("UNIQ_KEY", "RETRY_TOPIC", "TRAN_MSG", "REAL_TOPIC", "REAL_QID"):
+            message = Message("U", b"x", properties={name: "true"})
+            error = self.assertRaises(ConfigurationError, outgoing.single, message, "ID", SETTINGS, None)
+            self.assertIn("user_properties", str(error))
+
+    def test_pickles(self) -> None:
+        """Messages, results and errors go to other processes, as a pool needs it, and messages can be copied."""
+        message = Message("T", b"x", keys=("k",), properties={"a": "1"})
+        result = SendResult(SendStatus.OK, "ID", "OFFSET", QUEUE, 7, half=Message("T", b"x"))
+        for value in (message, Message("T", b"x"), result):
+            self.assertEqual(pickle.loads(pickle.dumps(value)), value)
+            self.assertEqual(deepcopy(value), value)
+        got = pickle.loads(pickle.dumps(received(7, body=b"hello", TAGS="A")))
+        self.assertEqual((got.body, got.queue_offset, got.tags, got.queue), (b"hello", 7, "A", QUEUE))
+        refused = Refused(2, "busy", "127.0.0.1:1", {"a": "b"}, 310)
+        for error in (
+            refused,
+            RequestTimeout("127.0.0.1:1", "late"),
+            Unreachable("127.0.0.1:1", "away"),
+            errors.NotDelivered("T", [("broker-a", refused)]),
+            errors.NoRoute("T", {"127.0.0.1:1": "none"}),
+            NotDurable(result),
+            Later(3, from_index=1),
+            ConfigurationError("no"),
+        ):
+            for again in (pickle.loads(pickle.dumps(error)), deepcopy(error)):
+                self.assertEqual((type(again), str(again)), (type(error), str(error)))
+                self.assertEqual(again.__dict__.keys(), error.__dict__.keys())
+
+    def test_what_an_error_says(self) -> None:
+        """A refusal names request and code; a message that is stored, but less safe, is not called refused."""
+        answer = RemotingCommand(ResponseCode.SYSTEM_BUSY, 1, RESPONSE, remark="too many")
+        error = self.assertRaises(Refused, read_response, SEND_MESSAGE_V2, answer, "127.0.0.1:1")
+        self.assertEqual(
+            str(error), "127.0.0.1:1 refused request 310 (SEND_MESSAGE_V2) with code 2 (SYSTEM_BUSY): too many"
+        )
+        less = outgoing.less_safe(SendStatus.SLAVE_NOT_AVAILABLE, "broker-a")
+        self.assertEqual(str(less), "broker-a answered SLAVE_NOT_AVAILABLE: the message is stored, less safe")
 
     def test_errors_of_the_page(self) -> None:
         """Every error in the table of docs/client.md is in rmq.errors, or in the faces that the table names."""

@@ -14,7 +14,7 @@ import attrs
 from rmq.client.core import codec
 from rmq.client.core.routes import RETRY_PREFIX, check_topic, wrap
 from rmq.client.settings import ProducerSettings
-from rmq.client.types import Message, ReceivedMessage
+from rmq.client.types import Message, ReceivedMessage, SendStatus
 from rmq.errors import BadAnswer, ConfigurationError, Refused, RequestFailed
 from rmq.wire.codes import ResponseCode
 from rmq.wire.record import (
@@ -26,6 +26,8 @@ from rmq.wire.record import (
     PROPERTY_KEYS,
     PROPERTY_MAX_RECONSUME_TIMES,
     PROPERTY_ORIGIN_MESSAGE_ID,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
     PROPERTY_REPLY_TO_CLIENT,
     PROPERTY_RETRY_TOPIC,
     PROPERTY_SEPARATOR,
@@ -63,6 +65,10 @@ _NOT_AGAIN = frozenset(
 )
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _OWN_PROPERTIES = frozenset({PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_WAIT, PROPERTY_DELAY, PROPERTY_UNIQ_KEY})
+#: with TRAN_MSG a broker acknowledges a message that nobody sees; the others are taken for the topic and its queue
+_MISLEADING = frozenset(
+    {PROPERTY_TRANSACTION_PREPARED, PROPERTY_RETRY_TOPIC, PROPERTY_REAL_TOPIC, PROPERTY_REAL_QUEUE_ID}
+)
 
 
 @attrs.frozen
@@ -180,6 +186,11 @@ def is_retried(error: RequestFailed) -> bool:
     return error.code in RETRIED_CODES if isinstance(error, Refused) else not isinstance(error, BadAnswer)
 
 
+def less_safe(status: SendStatus, broker_name: str) -> Refused:
+    """Return the failure of a try whose message is stored, but less safe than the broker is configured for."""
+    return Refused(status.value, "the message is stored, less safe", broker_name, said=f"answered {status.name}")
+
+
 def keyed_index(sharding_key: str, queues: int) -> int:
     """Return the queue that Java takes for this text.  Java: SelectMessageQueueByHash"""
     value = java_hash(sharding_key)
@@ -214,7 +225,13 @@ def _properties(message: Message, message_id: str) -> dict[str, str]:
     properties = dict(message.properties)
     for name, value in properties.items():
         if name in _OWN_PROPERTIES:
-            raise ConfigurationError(f"property {name} is set by a field of the message, or by the producer")
+            text = "is set by a field of the message, or by the producer; to pass on a received message, take its"
+            raise ConfigurationError(f"property {name} {text} user_properties")
+        if name in _MISLEADING:
+            text = "is for clients and brokers only; to pass on a received message, take its user_properties"
+            raise ConfigurationError(f"property {name} {text}")
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise ConfigurationError(f"property {name!r} is no text, but {value!r}")
         if not name or not value:
             raise ConfigurationError(f"property {name!r} has an empty name or value")
     for key in message.keys:
@@ -225,8 +242,12 @@ def _properties(message: Message, message_id: str) -> dict[str, str]:
     properties[PROPERTY_UNIQ_KEY] = message_id
     properties[PROPERTY_WAIT] = _bool(message.wait_store_ok)
     if message.delay_level:
-        properties[PROPERTY_DELAY] = str(message.delay_level)
+        if not isinstance(message.delay_level, int):
+            raise ConfigurationError(f"a delay_level is a whole number, not {message.delay_level!r}")
+        properties[PROPERTY_DELAY] = str(int(message.delay_level))
     if message.tags:
+        if not isinstance(message.tags, str):
+            raise ConfigurationError(f"tags are a text, not {message.tags!r}")
         properties[PROPERTY_TAGS] = message.tags
     return properties
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from rmq.client.core import outgoing
 from rmq.client.core.codec import check_installed
 from rmq.client.core.faults import Faults
-from rmq.client.core.outgoing import Outgoing
+from rmq.client.core.outgoing import Outgoing, less_safe
 from rmq.client.core.routes import check_group, publish_queues, wrap
 from rmq.client.flows import spans
 from rmq.client.flows.instance import AGAIN_S, Awaited, Instance
@@ -25,7 +25,6 @@ from rmq.errors import (
     ConfigurationError,
     NoRoute,
     NotDelivered,
-    Refused,
     RequestFailed,
     RequestTimeout,
     RocketMqError,
@@ -307,7 +306,7 @@ class Producer:
                 continue
             if result.status is SendStatus.OK or not settings.retry_other_broker_on_not_ok:
                 break
-            attempts.append((chosen.broker_name, Refused(result.status.value, "stored, less safe", chosen.broker_name)))
+            attempts.append((chosen.broker_name, less_safe(result.status, chosen.broker_name)))
         if result is None:
             raise NotDelivered(out.topic, attempts)
         return result

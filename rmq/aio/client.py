@@ -58,6 +58,7 @@ class Client:
             self._tls = TlsFiles(tls).context
         self._settings = settings
         self._observers = observers
+        self._host: AsyncioHost | None = None
 
     async def __aenter__(self) -> Client:
         await self.start()
@@ -80,8 +81,9 @@ class Client:
         """
         if self._instance is not None:
             self._instance.check_usable()
+            self._check_loop()
             return
-        host = AsyncioHost(self._tls)
+        host = self._host = AsyncioHost(self._tls)
         instance = self._instance = with_traces(
             Instance(host, self._namesrv, self._credentials, self._settings, observers=self._observers)
         )
@@ -101,7 +103,15 @@ class Client:
 
         Consumers wait for their handlers first, as their settings say. May be called again.
         """
-        return CloseReport() if self._instance is None else await self._instance.close()
+        if self._instance is None:
+            return CloseReport()
+        self._check_loop()
+        return await self._instance.close()
+
+    def _check_loop(self) -> None:
+        """Raise RuntimeError in another loop than the client's; not where a close does nothing."""
+        if self._host is not None and self._instance is not None and self._instance.is_open:
+            self._host.check_loop()
 
     @property
     def client_id(self) -> str:

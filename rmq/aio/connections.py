@@ -66,6 +66,7 @@ class AsyncioConnections:
         self, addr: str, contract: Contract[H, B, RH, RB], header: H, body: B, *, timeout_s: float
     ) -> Response[RH, RB]:
         """Send a request and wait for the answer; ``timeout_s`` includes connecting."""
+        self.host.check_loop()
         link = self._links.get(addr)
         if link is None:
             began = self.host.seconds()
@@ -82,6 +83,7 @@ class AsyncioConnections:
 
     async def tell(self, addr: str, contract: Contract[H, B, Any, Any], header: H, body: B) -> None:
         """Send a one-way request; fails with Unreachable."""
+        self.host.check_loop()
         link = self._links.get(addr) or await self._dial(addr)
         command = request_command(contract, header, body, opaque=0, flag=ONEWAY)
         self.prepare(command)

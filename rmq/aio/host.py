@@ -36,11 +36,27 @@ class AsyncioHost:
 
     def __init__(self, tls: Callable[[], ssl.SSLContext] | None = None) -> None:
         self.rng: random.Random = random.SystemRandom()
+        self._loop = asyncio.get_running_loop()
         #: the steady time
-        self.seconds = asyncio.get_running_loop().time
+        self.seconds = self._loop.time
         self._tls = tls
         self._tasks: set[asyncio.Task[None]] = set()
         self._threads: ThreadPoolExecutor | None = None
+
+    def check_loop(self) -> None:
+        """
+        Raise RuntimeError in another loop than the client's.
+
+        There an answer would wake nobody, and the request would seem to time out.
+        """
+        if asyncio.get_running_loop() is not self._loop:
+            text = (
+                "the loop in which it was started is closed" if self._loop.is_closed() else "it was started in another"
+            )
+            raise RuntimeError(
+                f"the client cannot be used in this event loop: {text}. Make a client in each loop (pytest-asyncio: one"
+                " loop_scope for fixture and test); from a thread use asyncio.run_coroutine_threadsafe or rmq.blocking"
+            )
 
     def wall_ms(self) -> int:
         return int(time.time() * 1000)

@@ -333,6 +333,25 @@ class Contract(SynchronousTestCase):
         self.run_on_host(scenario)
         self.assertEqual(seen, ["begun", 7, 7, "begun", "planted", 0])
 
+    def test_closing_after_a_fork(self) -> None:
+        """In a forked process a close does nothing, and does not wait for the coroutines of the parent."""
+        seen: list[object] = []
+
+        async def scenario(host: Host) -> None:
+            async def close() -> CloseReport:
+                seen.append("begun")
+                return CloseReport(offsets_written=7)
+
+            closing = Closing(host, self, close, name="the close")
+            pid = host.pid()
+            host.pid = lambda: pid + 1  # type: ignore[method-assign]
+            seen.append((await closing.report()).offsets_written)
+            host.pid = lambda: pid  # type: ignore[method-assign]
+            seen.append((await closing.report()).offsets_written)
+
+        self.run_on_host(scenario)
+        self.assertEqual(seen, [0, "begun", 7])
+
     def test_closing_in_a_handler(self) -> None:
         """A handler for which the close waits does not wait for the close, in a thread neither; others do."""
         seen: list[bool] = []

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+import logging
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -16,6 +18,7 @@ from rmq.client.flows.litepull import PullConsumer, pull_consumer
 from rmq.client.flows.member import Member
 from rmq.client.flows.producer import Producer
 from rmq.client.flows.push import PushConsumer
+from rmq.client.flows.transactions import transaction_producer
 from rmq.client.settings import From, ProducerSettings, PullSettings
 from rmq.client.types import CloseReport, Later, Message, ReceivedMessage, Reject, SendStatus
 from rmq.errors import ClosedClient, ConfigurationError, LostQueue, NoRoute, NotDelivered
@@ -144,6 +147,52 @@ class SendTests(FlowCase):
         )
         for wrong, text in wrongs:
             self.sim.run(self.refused(sender.send_batch(wrong), text))
+
+    def test_what_a_consumer_is_made_of(self) -> None:
+        """
+        Handlers that could not be called, or would do nothing, are refused, and so are subscriptions of a wrong shape.
+
+        The body of a generator function would never run, and each message would count as consumed.
+        """
+
+        def generator(message: ReceivedMessage) -> Iterator[int]:
+            yield 1
+
+        async def asynchronous(message: ReceivedMessage) -> AsyncIterator[int]:
+            yield 1
+
+        class Yielding:
+            def __call__(self, message: ReceivedMessage) -> Iterator[int]:
+                yield 1
+
+        client = self.sim.client()
+        wrongs: list[Any] = [7, "handle", generator, asynchronous, partial(generator), Yielding()]
+        for wrong in wrongs:
+            self.assertRaises(ConfigurationError, consumer, client, wrong)
+            self.assertRaises(ConfigurationError, transaction_producer, client, "PG", wrong, ProducerSettings())
+        subscriptions: list[Any] = ["T", ["T"], {"T": None}, {"T": ["A", "B"]}]
+        for wrong in subscriptions:
+            self.assertRaises(ConfigurationError, consumer, client, None, wrong)
+        consumer(client, partial(lambda more, message: None, 1))
+
+    def test_a_handler_raises_what_is_no_exception(self) -> None:
+        """pytest.fail in a handler is a failure like others: the message comes again, and the handler is called on."""
+
+        class Outcome(BaseException):
+            pass
+
+        def fail(message: ReceivedMessage) -> None:
+            if message.reconsume_times == 0:
+                raise Outcome("no")
+
+        client = self.sim.client()
+        self.sim.run(send_all(producer(client), [b"0", b"1", b"2"]))
+        for group, orderly in (("G1", False), ("G2", True)):
+            inbox = Inbox(fail)
+            self.sim.run(consumer(client, inbox, group=group, concurrency=1, orderly=orderly).start())
+            with self.assertLogs("rmq.client.consumer", logging.WARNING) as logged:
+                self.until(lambda inbox=inbox: sum(message.reconsume_times == 1 for message in inbox.got) == 3, 120)
+            self.assertIn("the handler raised Outcome('no')", logged.output[0])
 
     def test_queue_of_another_topic(self) -> None:
         """A queue of another topic is refused; a topic with and without its namespace is the same one."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rmq.client.types import ReceivedMessage, Sql
+from rmq.errors import ConfigurationError
 from rmq.wire.api.common import SubscriptionData
 from rmq.wire.record import java_hash
 
@@ -21,6 +22,8 @@ def subscription(topic: str, expression: str | Sql, *, version: int) -> Subscrip
         return SubscriptionData(
             topic=topic, sub_string=expression.expression, expression_type=SQL92, sub_version=version
         )
+    if not isinstance(expression, str):
+        raise ConfigurationError(f"topic {topic}: tags, '*' or Sql(...) are wanted, not {expression!r}")
     tags = {tag for part in expression.split("||") if (tag := part.strip())}
     if not tags or expression.strip() == "*":
         return SubscriptionData(topic=topic, sub_version=version)

@@ -24,6 +24,7 @@ class Closing:
         self._what = what
         self._close = close
         self._name = name
+        self._pid = host.pid()
         self._begun = False
         self._over = host.gate()
         self._report = CloseReport()
@@ -33,8 +34,11 @@ class Closing:
         """
         Close, and wait for the end.
 
-        In a handler for which the close waits, there is no wait, and the report is empty.
+        In a handler for which the close waits, there is no wait, and the report is empty. In a process that was forked
+        meanwhile nothing is done: coroutines, connections and groups are the parent's.
         """
+        if self._host.pid() != self._pid:
+            return CloseReport()
         waits_for_caller = is_in_handler(self._what)
         if not self._begun:
             self._begun = True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -56,6 +57,9 @@ LOST_BROKER_POLL_S = 2.0
 LOST_BROKER_S = 600.0
 #: heartbeats that a broker must have missed before others may have our queues; a broker gives a member 120 s
 MISSED_BEATS = 3
+
+#: a name or an address, without what joins several or belongs to a URL
+_HOST = re.compile(r"[^\s,;/]+")
 
 _log = logging.getLogger("rmq.client")
 
@@ -117,9 +121,7 @@ class Instance:
     ) -> None:
         if namesrv is None:
             namesrv = os.environ.get("NAMESRV_ADDR") or DEFAULT_NAMESRV
-        self.namesrvs = [addr.strip() for addr in namesrv.split(";")] if isinstance(namesrv, str) else list(namesrv)
-        if not all(self.namesrvs):
-            raise ConfigurationError(f"{namesrv!r} is no list of NameServers, host:port joined by ';'")
+        self.namesrvs = _namesrvs(namesrv)
         self.host = host
         self.settings = settings
         self.routes: dict[str, TopicRouteData] = {}
@@ -212,10 +214,14 @@ class Instance:
             stays = _groups(self.parts)
             await self._unregister([group for group in _groups([part]) if group not in stays])
 
-    def check_usable(self) -> None:
-        """Raise ClosedClient or ForkedClient."""
+    def check_process(self) -> None:
+        """Raise ForkedClient in another process than the client's."""
         if self.host.pid() != self._pid:
             raise ForkedClient(f"the client was made in process {self._pid}, before a fork")
+
+    def check_usable(self) -> None:
+        """Raise ClosedClient or ForkedClient."""
+        self.check_process()
         if self.closed:
             raise ClosedClient("the client is closed")
 
@@ -268,8 +274,10 @@ class Instance:
             try:
                 await self.ask(addr, GET_ROUTEINFO_BY_TOPIC, _route_header("TBW102"), None)
                 return
-            except Refused:
-                return
+            except Refused as error:
+                if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                    return
+                trouble = error  # a broker, which knows no routes
             except RequestFailed as error:
                 trouble = error
         assert trouble is not None
@@ -493,6 +501,21 @@ class Instance:
                 except RequestFailed as error:
                     _log.debug("%s", error)
                     break
+
+
+def _namesrvs(namesrv: str | Sequence[str]) -> list[str]:
+    """Return the addresses of NameServers; ConfigurationError for what is none."""
+    found: list[object] = [""]
+    if isinstance(namesrv, str):
+        found = [part for part in namesrv.split(";") if part.strip()]
+    elif isinstance(namesrv, Iterable):
+        found = list(namesrv)
+    addrs = [addr.strip() if isinstance(addr, str) else "" for addr in found]
+    for addr in addrs or [""]:
+        host, _, port = addr.rpartition(":")
+        if not _HOST.fullmatch(host) or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise ConfigurationError(f"{namesrv!r} is no list of NameServers: host:port, several joined by ';'")
+    return addrs
 
 
 def _groups(parts: Iterable[Part]) -> list[_Group]:

@@ -156,6 +156,9 @@ class Member:
         self._retry_topic = RETRY_PREFIX + self._group
         now = self._host.wall_ms()
         self._subscriptions: dict[str, SubscriptionData] = {}
+        if not isinstance(subscriptions, Mapping):
+            text = "subscriptions are topics with their tags, {'orders': '*'} for example, not"
+            raise ConfigurationError(f"{text} {subscriptions!r}")
         for topic, expression in subscriptions.items():
             check_topic(topic)
             name = wrap(self._namespace, topic)

@@ -20,7 +20,7 @@ from rmq.client.flows.instance import INNER_PRODUCER, Instance
 from rmq.client.flows.member import Held, Member
 from rmq.client.flows.producer import Producer
 from rmq.client.flows.spans import Traced
-from rmq.client.flows.usercode import InHandler, failure, logged, outcome, tell
+from rmq.client.flows.usercode import InHandler, check_handler, failure, logged, outcome, tell
 from rmq.client.host import Running
 from rmq.client.observers import Handled, How
 from rmq.client.settings import ProducerSettings, PushSettings
@@ -33,7 +33,8 @@ from rmq.wire.api.sending import CONSUMER_SEND_MSG_BACK, SendBackHeader
 from rmq.wire.command import RemotingCommand, encode_reply
 from rmq.wire.record import PROPERTY_RETRY_TOPIC, decode_record
 
-Handler = Callable[[Any], Any]
+#: gets a message, or with ``batch_size`` above 1 a list; what it returns is not looked at, but awaited if it can be
+Handler = Callable[[ReceivedMessage], object] | Callable[[list[ReceivedMessage]], object]
 
 SEND_BACK_TIMEOUT_S = 5.0
 #: pause before a message that could not be sent back is delivered here again
@@ -77,6 +78,8 @@ class PushConsumer(Member):
         settings: PushSettings,
     ) -> None:
         super().__init__(instance, group, subscriptions, settings, broadcast=settings.broadcast)
+        if handler is not None:
+            check_handler(handler, "a handler")
         self._settings = settings
         self._handler = handler
         self._ready: deque[tuple[Held, ReceivedMessage]] = deque()
@@ -126,6 +129,7 @@ class PushConsumer(Member):
 
     async def receive(self) -> Delivery:
         """Wait for the next message; ClosedClient when the consumer is closed meanwhile."""
+        self._instance.check_process()
         await self.start()
         while not self._closed:
             if self._ready:

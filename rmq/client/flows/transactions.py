@@ -14,13 +14,14 @@ from typing import Any
 import attrs
 
 from rmq.client.core import outgoing
+from rmq.client.core.outgoing import less_safe
 from rmq.client.flows import spans
 from rmq.client.flows.instance import Instance
 from rmq.client.flows.producer import Producer
-from rmq.client.flows.usercode import outcome
+from rmq.client.flows.usercode import check_handler, outcome
 from rmq.client.settings import ProducerSettings
 from rmq.client.types import Message, NotDurable, ReceivedMessage, SendResult, SendStatus
-from rmq.errors import NotDelivered, Refused, RequestFailed
+from rmq.errors import NotDelivered, RequestFailed
 from rmq.wire.api.common import MessageQueue
 from rmq.wire.api.transactions import (
     CHECK_TRANSACTION_STATE,
@@ -59,6 +60,7 @@ class TransactionProducer(Producer):
         self, instance: Instance, group: str, check: Callable[[ReceivedMessage], Any], settings: ProducerSettings
     ) -> None:
         super().__init__(instance, group, settings)
+        check_handler(check, "a check")
         self._ask = check
 
     def transaction(self, message: Message) -> Transaction:
@@ -84,7 +86,7 @@ class TransactionProducer(Producer):
             if result.status is not SendStatus.OK:
                 await self.end(result, Outcome.ROLLBACK)
                 broker = result.queue.broker_name
-                raise NotDelivered(out.topic, [(broker, Refused(result.status.value, result.status.name, broker))])
+                raise NotDelivered(out.topic, [(broker, less_safe(result.status, broker))])
         return attrs.evolve(result, half=message)
 
     async def end(self, result: SendResult, how: Outcome) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError
@@ -11,6 +12,7 @@ from typing import Any, TypeVar
 
 from rmq.client.host import Host
 from rmq.client.observers import Observer
+from rmq.errors import ConfigurationError
 
 T = TypeVar("T")
 
@@ -21,7 +23,7 @@ async def outcome(host: Host, handler: Callable[[Any], Any], argument: object) -
     """
     Call a handler and return its result and what it raised; a cancellation of the coroutine that calls goes on.
 
-    CANCELLED of something that the handler waited for is a failure like others.
+    CANCELLED of something that the handler waited for is a failure like others, and so is what pytest.fail raises.
     """
     before = host.cancellations()
     try:
@@ -30,15 +32,28 @@ async def outcome(host: Host, handler: Callable[[Any], Any], argument: object) -
         if host.cancellations() > before:
             raise
         return None, failure(error)
-    except Exception as error:  # noqa: BLE001 - any failure of a handler means that the message comes again
-        return None, error
+    except (SystemExit, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # noqa: BLE001 - any failure of a handler means that the message comes again
+        return None, error if isinstance(error, Exception) else failure(error, f"the handler raised {error!r}")
 
 
-def failure(error: BaseException) -> Exception:
+def check_handler(handler: object, what: str) -> None:
+    """Refuse what would consume messages without a look at them: a generator function runs only when it is iterated."""
+    if not callable(handler):
+        raise ConfigurationError(f"{what} is a function or coroutine function, not {handler!r}")
+    while isinstance(handler, partial):
+        handler = handler.func
+    for function in (handler, type(handler).__call__):
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise ConfigurationError(f"{what} cannot be a generator, for it would never run: {handler!r} has a yield")
+
+
+def failure(error: BaseException, text: str = "something that the handler waited for was cancelled") -> Exception:
     """Return an error as an Exception, which that of a cancellation may not be."""
     if isinstance(error, Exception):
         return error
-    found = CancelledError("something that the handler waited for was cancelled")
+    found = CancelledError(text)
     found.__cause__ = error
     return found
 

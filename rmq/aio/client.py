@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import ssl
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rmq.aio.host import AsyncioHost
@@ -139,10 +139,20 @@ class Client:
         return push_consumer(self._started, group, subscriptions, handler, settings)
 
     def transaction_producer(
-        self, group: str, check: Callable[[ReceivedMessage], Any], settings: ProducerSettings = _PRODUCER
+        self,
+        group: str,
+        check: Callable[[ReceivedMessage], Any],
+        settings: ProducerSettings = _PRODUCER,
+        *,
+        topics: Iterable[str] = (),
     ) -> TransactionProducer:
-        """Return a producer for transactions; ``check`` tells brokers the Outcome of one whose end they missed."""
-        return transaction_producer(self._started, group, check, settings)
+        """
+        Return a producer for transactions; ``check`` tells brokers the Outcome of one whose end they missed.
+
+        Brokers ask after a restart, too, before it sends anything, if they create topics by themselves or have one of
+        ``topics``.
+        """
+        return transaction_producer(self._started, group, check, settings, topics)
 
     async def pull_consumer(
         self,

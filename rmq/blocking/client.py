@@ -138,11 +138,24 @@ class Client:
         return Admin(self._run, self._client.admin())
 
     def transaction_producer(
-        self, group: str, check: Callable[[ReceivedMessage], Any], settings: ProducerSettings = _PRODUCER
+        self,
+        group: str,
+        check: Callable[[ReceivedMessage], Any],
+        settings: ProducerSettings = _PRODUCER,
+        *,
+        topics: Iterable[str] = (),
     ) -> TransactionProducer:
-        """Return a producer for transactions; ``check`` tells brokers the Outcome of one whose end they missed."""
-        made = self._run(self._made(self._client.transaction_producer, group, check, settings))
-        return TransactionProducer(self._run, made)
+        """
+        Return a producer for transactions; ``check`` tells brokers the Outcome of one whose end they missed.
+
+        Brokers ask after a restart, too, before it sends anything, if they create topics by themselves or have one of
+        ``topics``.
+        """
+
+        def make() -> aio.TransactionProducer:
+            return self._client.transaction_producer(group, check, settings, topics=topics)
+
+        return TransactionProducer(self._run, self._run(self._made(make)))
 
     def pull_consumer(
         self, group: str, subscriptions: Mapping[str, str | Sql] | None = None, settings: PullSettings = _PULL

@@ -91,11 +91,21 @@ class Client:
         return Admin(admin(self._instance))
 
     def transaction_producer(
-        self, group: str, check: Callable[[ReceivedMessage], Any], settings: ProducerSettings = _PRODUCER
+        self,
+        group: str,
+        check: Callable[[ReceivedMessage], Any],
+        settings: ProducerSettings = _PRODUCER,
+        *,
+        topics: Iterable[str] = (),
     ) -> TransactionProducer:
-        """Return a producer for transactions; ``check`` tells brokers the Outcome of one whose end they missed."""
+        """
+        Return a producer for transactions; ``check`` tells brokers the Outcome of one whose end they missed.
+
+        Brokers ask after a restart, too, before it sends anything, if they create topics by themselves or have one of
+        ``topics``.
+        """
         self._instance.check_usable()
-        return TransactionProducer(transaction_producer(self._instance, group, check, settings))
+        return TransactionProducer(transaction_producer(self._instance, group, check, settings, topics))
 
     def pull_consumer(
         self, group: str, subscriptions: Mapping[str, str | Sql] | None = None, settings: PullSettings = _PULL

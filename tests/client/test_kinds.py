@@ -399,6 +399,30 @@ class TransactionTests(KindCase):
         self.until(lambda: self.inbox.got, 200)
         self.assertEqual((self.inbox.bodies, self.asked[0].body, self.asked[0].topic), ([b"x"], b"x", "T"))
 
+    def restart(self, *topics: str) -> None:
+        """Leave a transaction without end, and wait until the next process of the program is asked about it."""
+        before = self.sim.client()
+        made = transaction_producer(before, "TG", lambda message: Outcome.UNKNOWN, ProducerSettings())
+        self.sim.run(self.one(made, b"x", unknown=True))
+        self.sim.run(before.close())
+        transaction_producer(self.sim.client(), "TG", self.check, ProducerSettings(), topics)
+        self.until(lambda: self.inbox.got, 200)
+
+    def test_a_program_that_has_restarted_is_asked(self) -> None:
+        """Brokers that create topics by themselves ask a producer that has not sent anything yet."""
+        self.restart()
+
+
+class RestartTests(TransactionTests):
+    values = MappingProxyType({"autoCreateTopicEnable": "false"})
+
+    def test_a_program_that_has_restarted_is_asked(self) -> None:
+        """So do other brokers, if they have one of its topics."""
+        self.restart("T")
+        self.assertRaises(
+            ConfigurationError, transaction_producer, self.client, "TG", self.check, ProducerSettings(), ["a b"]
+        )
+
 
 class RequestTests(KindCase):
     def test_reply(self) -> None:

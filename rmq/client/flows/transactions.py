@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 import attrs
 
 from rmq.client.core import outgoing
 from rmq.client.core.outgoing import less_safe
+from rmq.client.core.routes import check_topic, wrap
 from rmq.client.flows import spans
 from rmq.client.flows.instance import Instance
 from rmq.client.flows.producer import Producer
 from rmq.client.flows.usercode import check_handler, outcome
 from rmq.client.settings import ProducerSettings
 from rmq.client.types import Message, NotDurable, ReceivedMessage, SendResult, SendStatus
-from rmq.errors import NotDelivered, RequestFailed
+from rmq.errors import NoRoute, NotDelivered, RequestFailed
 from rmq.wire.api.common import MessageQueue
 from rmq.wire.api.transactions import (
     CHECK_TRANSACTION_STATE,
@@ -57,11 +58,37 @@ class TransactionProducer(Producer):
     """
 
     def __init__(
-        self, instance: Instance, group: str, check: Callable[[ReceivedMessage], Any], settings: ProducerSettings
+        self,
+        instance: Instance,
+        group: str,
+        check: Callable[[ReceivedMessage], Any],
+        settings: ProducerSettings,
+        topics: Iterable[str] = (),
     ) -> None:
         super().__init__(instance, group, settings)
         check_handler(check, "a check")
         self._ask = check
+        #: those whose brokers know this producer before it sends anything
+        self._asked_about = [settings.default_topic]
+        for topic in topics:
+            check_topic(topic)
+            self._asked_about.append(wrap(self._namespace, topic))
+
+    async def announce(self) -> None:
+        """
+        Let brokers know that there is a member of the group to ask about transactions of programs that have ended.
+
+        Java: DefaultMQProducerImpl#initTopicRoute
+        """
+        for topic in self._asked_about:
+            try:
+                await self._instance.fetch_route(topic)
+            except NoRoute as error:
+                _log.debug("%s; it is looked for again", error)
+        self._instance.beat()
+
+    def topics(self) -> Iterable[str]:
+        return [*super().topics(), *self._asked_about]
 
     def transaction(self, message: Message) -> Transaction:
         """
@@ -189,9 +216,14 @@ class Transaction:
 
 
 def transaction_producer(
-    instance: Instance, group: str, check: Callable[[ReceivedMessage], Any], settings: ProducerSettings
+    instance: Instance,
+    group: str,
+    check: Callable[[ReceivedMessage], Any],
+    settings: ProducerSettings,
+    topics: Iterable[str] = (),
 ) -> TransactionProducer:
     """Return a producer as a part of the client."""
-    made = TransactionProducer(instance, group, check, settings)
+    made = TransactionProducer(instance, group, check, settings, topics)
     instance.parts.append(made)
+    instance.run_beside(made.announce(), name=f"rmq announcement of {group}")
     return made

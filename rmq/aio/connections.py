@@ -117,10 +117,12 @@ class AsyncioConnections:
             dial = self._dials[addr] = asyncio.get_running_loop().create_task(self._connect(addr))
             dial.add_done_callback(lambda _: self._dials.pop(addr, None))
         # who gives up waiting does not end the attempt, for others may wait for it
+        before = self.host.cancellations()
         try:
             return await asyncio.shield(dial)
         except asyncio.CancelledError:
-            if dial.cancelled():
+            # at the end of the loop both are cancelled, once: who went on then would never end
+            if dial.cancelled() and self.host.cancellations() == before:
                 raise Unreachable(addr, f"{addr} cannot be asked: the client is closed") from None
             raise
 

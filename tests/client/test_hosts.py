@@ -168,6 +168,23 @@ class AsyncioHostTests(host_contract.Contract):
 
         run(main)
 
+    def test_a_dial_at_the_end_of_the_loop(self) -> None:
+        """asyncio.run cancels all tasks once: one that waits for a dial ends, and does not take it for a failed one."""
+
+        async def main(loop: SimLoop) -> None:
+            loop.silent.add(999)
+            silent = self.addr.replace(str(PORT), "999")
+            connections = AsyncioConnections(AsyncioHost(), lambda command: None, _answer, None)
+            asking = asyncio.create_task(self.raised(connections.ask(silent, GET_MAX_OFFSET, ASK, None, timeout_s=30)))
+            await asyncio.sleep(1)
+            # a set has any order; this one is the worst
+            for task in sorted(asyncio.all_tasks() - {asyncio.current_task()}, key=lambda task: task is asking):
+                task.cancel()
+            await asyncio.wait([asking])
+            self.assertTrue(asking.cancelled())
+
+        run(main)
+
     def test_import_without_twisted(self) -> None:
         """The asyncio face does not import Twisted, nor anything but msgspec and attrs beside the standard library."""
         code = (

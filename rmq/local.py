@@ -298,7 +298,7 @@ def _bound(options: argparse.Namespace) -> list[str]:
 
 def _inside(options: argparse.Namespace) -> str:
     """Return the address at which the roles reach each other."""
-    return "127.0.0.1" if options.bind == ALL_ADDRESSES else options.host
+    return "127.0.0.1" if options.bind == ALL_ADDRESSES else options.bind or options.host
 
 
 def cluster(options: argparse.Namespace) -> Cluster:

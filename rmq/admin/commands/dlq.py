@@ -16,6 +16,7 @@ from rmq.client.core import outgoing
 from rmq.client.flows.producer import Producer
 from rmq.client.types import Message, ReceivedMessage
 from rmq.wire.api.routes import GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+from rmq.wire.record import PROPERTY_RETRY_TOPIC
 
 GROUP = subject("group", "-g", "--groupName", metavar="GROUP")
 
@@ -92,7 +93,11 @@ async def dlq_resend(call: Call) -> Outcome:
             message.body,
             tags=message.tags,
             keys=message.keys,
-            properties=own_properties(message.properties),
+            properties={
+                **own_properties(message.properties),
+                # of a message in a retry topic: where it was sent first
+                **{name: text for name, text in message.properties.items() if name == PROPERTY_RETRY_TOPIC},
+            },
             flag=message.record.flag,
         )
         for message in chosen

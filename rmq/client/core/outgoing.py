@@ -227,7 +227,7 @@ def _properties(message: Message, message_id: str) -> dict[str, str]:
         if name in _OWN_PROPERTIES:
             text = "is set by a field of the message, or by the producer; to pass on a received message, take its"
             raise ConfigurationError(f"property {name} {text} user_properties")
-        if name in _MISLEADING:
+        if name in _MISLEADING and not (name == PROPERTY_RETRY_TOPIC and message.topic.startswith(RETRY_PREFIX)):
             text = "is for clients and brokers only; to pass on a received message, take its user_properties"
             raise ConfigurationError(f"property {name} {text}")
         if not isinstance(name, str) or not isinstance(value, str):

@@ -105,6 +105,21 @@ class FailoverTests(SynchronousTestCase):
         self.assertNotIn(elected[0], further)
 
 
+class AddressTests(SynchronousTestCase):
+    def test_where_roles_meet(self) -> None:
+        """Clients dial --host, which may be an address of another machine; the roles dial where they listen."""
+        for options, address in (
+            (["--host", "192.0.2.1"], "192.0.2.1"),
+            (["--host", "192.0.2.1", "--bind", "127.0.0.1"], "127.0.0.1"),
+            (["--host", "192.0.2.1", "--bind", "0.0.0.0"], "127.0.0.1"),
+        ):
+            made = cluster(parser().parse_args(["--dir", os.path.abspath(self.mktemp()), *options]))
+            for arguments in (role.arguments for role in made.roles[1:]):
+                said = dict(zip(arguments, arguments[1:], strict=False))
+                self.assertEqual((said["-n"], said["--brokerIP2"]), (f"{address}:9876", address))
+                self.assertEqual(said["--brokerIP1"], "192.0.2.1")
+
+
 class ConfigTests(SynchronousTestCase):
     def test_keys_of_brokers(self) -> None:
         """They reach every broker, and no NameServer, as options, which go before the property files."""

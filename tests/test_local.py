@@ -8,6 +8,7 @@ import os
 import re
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -115,7 +116,7 @@ class AddressTests(SynchronousTestCase):
         ):
             made = cluster(parser().parse_args(["--dir", os.path.abspath(self.mktemp()), *options]))
             for arguments in (role.arguments for role in made.roles[1:]):
-                said = dict(zip(arguments, arguments[1:], strict=False))
+                said = dict(pairwise(arguments))
                 self.assertEqual((said["-n"], said["--brokerIP2"]), (f"{address}:9876", address))
                 self.assertEqual(said["--brokerIP1"], "192.0.2.1")
 

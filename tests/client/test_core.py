@@ -13,6 +13,7 @@ from importlib import import_module
 from itertools import product
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -217,7 +218,14 @@ class OutgoingTests(SynchronousTestCase):
 
         A broker would acknowledge one with TRAN_MSG and show it to nobody.
         """
-        stored = {"price": "7", "UNIQ_KEY": "I", "TAGS": "A", "RETRY_TOPIC": "T", "CLUSTER": "C", "traceparent": "00-1"}
+        stored: dict[str, Any] = {
+            "price": "7",
+            "UNIQ_KEY": "I",
+            "TAGS": "A",
+            "RETRY_TOPIC": "T",
+            "CLUSTER": "C",
+            "traceparent": "00-1",
+        }
         got = received(topic="%RETRY%G", **stored)
         self.assertEqual(got.user_properties, {"price": "7", "traceparent": "00-1"})
         outgoing.single(Message("U", b"x", properties=got.user_properties), "ID", SETTINGS, None)

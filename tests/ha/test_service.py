@@ -296,6 +296,10 @@ class BackPressureTests(ServiceCase):
     def test_a_slave_that_left_while_its_bytes_were_read(self) -> None:
         """What was loaded for a connection that has ended is for nobody."""
         master = self.master(1000)
+
+        def read_loaded(phy_offset: int, limit: int) -> bytes:
+            raise AssertionError(f"read at {phy_offset} for nobody")
+
         for result in (None, DiskError("/log", "Input/output error", 0)):
             end, peer = self.peer()
             master.log.is_cold = True
@@ -305,13 +309,11 @@ class BackPressureTests(ServiceCase):
             self.net.deliver()
             master.log.is_cold = False
             loading = master.log.loads.pop()[1]
-            read: list[object] = []
-            patched = self.patch(
-                master.log, "read_loaded", lambda *asked, read=read: bytes(len(read.__iadd__([asked])) * 0)
-            )
-            loading.callback(None) if result is None else loading.errback(result)
-            self.net.run(1)
-            self.assertEqual((peer.received, read), (b"", []))
+            patched = self.patch(master.log, "read_loaded", read_loaded)
+            with capturedLogs() as events:
+                loading.callback(None) if result is None else loading.errback(result)
+                self.net.run(1)
+            self.assertEqual((peer.received, events), (b"", []))
             patched.restore()
 
 

@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from twisted.internet.defer import Deferred, fail, succeed
-from twisted.internet.endpoints import TCP4ClientEndpoint
-from twisted.internet.protocol import Factory
 from twisted.trial.unittest import SynchronousTestCase
 
 import rmq
@@ -31,7 +29,7 @@ from rmq.wire.codes import RequestCode
 from rmq.wire.exchange import Response
 from tests.admin import schema
 from tests.admin.test_names import ended
-from tests.broker.harness import RawClient, send_ext
+from tests.broker.harness import RawClient, connect, send_ext
 from tests.sim.support import ASYNC_FLUSH, ASYNC_MASTER, options
 
 
@@ -117,12 +115,8 @@ class ClusterCase(SynchronousTestCase):
         return result.err
 
     def connect(self) -> RawClient:
-        client = RawClient(self.world)
         host, _, port = self.broker.partition(":")
-        endpoint = TCP4ClientEndpoint(self.machine.process, host, int(port))
-        endpoint.connect(Factory.forProtocol(lambda: client))
-        self.world.run_until(lambda: client.transport is not None and client.connected, 5, "the connection")
-        return client
+        return connect(self.world, self.machine, host, int(port))
 
     def send(self, topic: str, messages: int) -> None:
         client = self.connect()

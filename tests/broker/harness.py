@@ -116,6 +116,16 @@ class RawClient(Protocol):
         return [each for each in self.received if not each.is_response and each.code == code]
 
 
+def connect(world: World, machine: Node, host: str, port: int = PORT) -> RawClient:
+    """Return a connected client on ``machine``."""
+    client = RawClient(world)
+    reactor = machine.process
+    assert reactor is not None
+    TCP4ClientEndpoint(reactor, host, port).connect(Factory.forProtocol(lambda: client))
+    world.run_until(lambda: client.transport is not None and client.connected, 5, "the connection")
+    return client
+
+
 class OneBroker:
     """
     A world with one broker; ``values`` are configuration keys.
@@ -166,12 +176,7 @@ class OneBroker:
 
     def connect(self, port: int = PORT) -> RawClient:
         """Return a client that is connected."""
-        client = RawClient(self.world)
-        reactor = self.client_node.process
-        assert reactor is not None
-        TCP4ClientEndpoint(reactor, self.node.address, port).connect(Factory.forProtocol(lambda: client))
-        self.world.run_until(lambda: client.transport is not None and client.connected, 5, "the connection")
-        return client
+        return connect(self.world, self.client_node, self.node.address, port)
 
     def stop(self) -> None:
         """Stop the broker in order."""
@@ -183,6 +188,19 @@ class OneBroker:
             self.stop()
         assert self.node.leaks == [], self.node.leaks
         assert self.world.failures == [], self.world.failures
+
+
+class OneBrokerCase(SynchronousTestCase):
+    """One broker with ``values`` on top of SMALL, and a client of it."""
+
+    values: Mapping[str, str] = {}
+
+    def setUp(self) -> None:
+        self.one = OneBroker(self.values)
+        self.client = self.one.connect()
+
+    def tearDown(self) -> None:
+        self.one.end()
 
 
 class SidesCase(SynchronousTestCase):

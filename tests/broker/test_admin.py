@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-from twisted.trial.unittest import SynchronousTestCase
-
 import rmq
 from rmq.broker.responders.refused import REFUSED
 from rmq.broker.responders.topics import MAX_QUEUES
@@ -14,19 +12,10 @@ from rmq.wire import fastjson
 from rmq.wire.codes import RequestCode
 from rmq.wire.command import RemotingCommand
 from rmq.wire.contract import declared
-from tests.broker.harness import OneBroker, heartbeat, pull_ext, send_ext
+from tests.broker.harness import OneBroker, OneBrokerCase, heartbeat, pull_ext, send_ext
 
 
-class AdminCase(SynchronousTestCase):
-    values: dict[str, str] = {}
-
-    def setUp(self) -> None:
-        self.one = OneBroker(self.values)
-        self.client = self.one.connect()
-
-    def tearDown(self) -> None:
-        self.one.end()
-
+class AdminCase(OneBrokerCase):
     def create(self, name: str, queues: int = 2, **more: str) -> RemotingCommand:
         ext = {
             "topic": name,

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import json
 
-from twisted.trial.unittest import SynchronousTestCase
-
 from rmq.broker.responders.clients import MAX_GROUPS_OF_A_CLIENT
 from rmq.broker.sessions import MEMBER_EXPIRY_MS
 from rmq.wire.codes import LanguageCode
-from tests.broker.harness import OneBroker, RawClient, heartbeat
+from tests.broker.harness import OneBrokerCase, RawClient, heartbeat
 
 
-class ClientCase(SynchronousTestCase):
-    def setUp(self) -> None:
-        self.one = OneBroker(self.values)
-        self.client = self.one.connect()
-
-    values: dict[str, str] = {}
-
-    def tearDown(self) -> None:
-        self.one.end()
-
+class ClientCase(OneBrokerCase):
     def beat(self, client: RawClient, name: str, group: str = "CG", *topics: str, producer: str | None = None) -> None:
         self.assertEqual(client.ask(34, None, heartbeat(name, group, *topics, producer=producer)).code, 0)
 

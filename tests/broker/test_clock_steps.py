@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import json
 
-from twisted.trial.unittest import SynchronousTestCase
-
 from rmq.broker.sessions import MEMBER_EXPIRY_MS
 from rmq.runtime.clock import now_ms
-from tests.broker.harness import OneBroker, RawClient, heartbeat, pull_ext, send_ext
+from tests.broker.harness import OneBrokerCase, RawClient, heartbeat, pull_ext, send_ext
 
 STEP_S = 600.0
 #: with the bit that lets a pull wait
 SUSPEND = 6
 
 
-class ClockStepTests(SynchronousTestCase):
-    def setUp(self) -> None:
-        self.one = OneBroker()
-        self.client = self.one.connect()
-
-    def tearDown(self) -> None:
-        self.one.end()
-
+class ClockStepTests(OneBrokerCase):
     def step(self, seconds: float) -> None:
         self.one.node.step_clock(seconds)
 

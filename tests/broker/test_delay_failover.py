@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from twisted.internet.endpoints import TCP4ClientEndpoint
-from twisted.internet.protocol import Factory
 from twisted.logger import ILogObserver, formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import provider
@@ -17,7 +15,7 @@ from rmq.sim.world import World
 from rmq.wire import fastjson
 from rmq.wire.api.replication import AllDelayOffset
 from rmq.wire.record import decode_records, encode_properties
-from tests.broker.harness import PORT, RawClient, pull_ext, send_ext
+from tests.broker.harness import RawClient, connect, pull_ext, send_ext
 from tests.sim.support import ASYNC_FLUSH, SYNC_MASTER, options
 
 #: 1 s
@@ -41,12 +39,7 @@ class FailoverCase(SynchronousTestCase):
         self.clients.start()
 
     def connect(self, member: Member) -> RawClient:
-        client = RawClient(self.world)
-        reactor = self.clients.process
-        assert reactor is not None
-        TCP4ClientEndpoint(reactor, member.node.address, PORT).connect(Factory.forProtocol(lambda: client))
-        self.world.run_until(lambda: client.transport is not None and client.connected, 5, "the connection")
-        return client
+        return connect(self.world, self.clients, member.node.address)
 
     def promoted(self) -> RawClient:
         """Lose the master and let the slave take its place; return a client of it."""

@@ -7,27 +7,17 @@ from contextlib import contextmanager
 
 from twisted.internet.defer import Deferred
 from twisted.logger import LogLevel, capturedLogs
-from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker.delays import park
 from rmq.broker.stats import BROKER_PUT_NUMS, TOPIC_PUT_NUMS, TOPIC_PUT_SIZE
 from rmq.store.messages import Message, PutResult
 from rmq.wire.record import PROPERTY_DELAY, Record, decode_records
-from tests.broker.harness import OneBroker, heartbeat, pull_ext, send_ext
+from tests.broker.harness import OneBroker, OneBrokerCase, heartbeat, pull_ext, send_ext
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 
 
-class DelayCase(SynchronousTestCase):
-    values: dict[str, str] = {}
-
-    def setUp(self) -> None:
-        self.one = OneBroker(self.values)
-        self.client = self.one.connect()
-
-    def tearDown(self) -> None:
-        self.one.end()
-
+class DelayCase(OneBrokerCase):
     def send(self, level: int, body: bytes = b"x", *, topic: str = "T", queue_id: int = 1) -> None:
         answer = self.client.ask(310, send_ext(topic, queue_id=queue_id, props=f"TAGS\x01a\x02DELAY\x01{level}"), body)
         self.assertEqual((answer.code, answer.ext_fields.get("queueId")), (0, str(queue_id)), answer.remark)

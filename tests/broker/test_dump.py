@@ -8,7 +8,6 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
-from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker.dump import QUEUES_AT_ONCE, SLICE_BYTES, DumpError
 from rmq.broker.topics import topic as topic_of
@@ -17,7 +16,7 @@ from rmq.sim.disk import SimFileSystem
 from rmq.store import layout
 from rmq.store.indexfile import IndexFile, IndexHeader
 from rmq.wire.record import decode_records, index_key_hash
-from tests.broker.harness import OneBroker, pull_ext, send_ext
+from tests.broker.harness import OneBrokerCase, pull_ext, send_ext
 
 SEGMENT_BYTES = 65_536
 
@@ -34,17 +33,17 @@ def tree(disk: Disk, folder: str) -> dict[str, bytes]:
     return found
 
 
-class DumpCase(SynchronousTestCase):
+class DumpCase(OneBrokerCase):
+    values = {
+        "mappedFileSizeCommitLog": str(SEGMENT_BYTES),
+        "mappedFileSizeConsumeQueue": "2000",
+        "maxIndexNum": "300",
+    }
+
     def setUp(self) -> None:
-        self.one = OneBroker(
-            {"mappedFileSizeCommitLog": str(SEGMENT_BYTES), "mappedFileSizeConsumeQueue": "2000", "maxIndexNum": "300"}
-        )
-        self.client = self.one.connect()
+        super().setUp()
         self.disk = self.one.node.disk
         self.sent = 0
-
-    def tearDown(self) -> None:
-        self.one.end()
 
     def send(self, count: int, size: int = 1000) -> None:
         for _ in range(count):

@@ -16,7 +16,7 @@ from rmq.sim.node import Node
 from rmq.store import checkpointer, retention
 from rmq.wire.codes import ResponseCode
 from rmq.wire.record import decode_records, encode_properties
-from tests.broker.harness import PORT, OneBroker, RawClient, heartbeat, pull_ext, send_ext
+from tests.broker.harness import PORT, OneBroker, connect, heartbeat, pull_ext, send_ext
 
 #: a stop may take so long: a NameServer that does not answer has three seconds
 MOST_S = 4
@@ -49,11 +49,7 @@ class GracefulStopTests(SynchronousTestCase):
 
     def route(self) -> int:
         """Return how a NameServer answers a question for a topic of each broker."""
-        client = RawClient(self.one.world)
-        assert self.one.client_node.process is not None
-        endpoint = TCP4ClientEndpoint(self.one.client_node.process, self.namesrv.address, 9876)
-        endpoint.connect(Factory.forProtocol(lambda: client))
-        self.one.world.run_until(lambda: client.transport is not None and client.connected, 5, "the NameServer")
+        client = connect(self.one.world, self.one.client_node, self.namesrv.address, 9876)
         return client.ask(105, {"topic": "TBW102"}).code
 
     def stop(self) -> None:

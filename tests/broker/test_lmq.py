@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from twisted.trial.unittest import SynchronousTestCase
-
 from rmq.broker.refusals import LMQ_QUEUES_EXCEEDED
 from rmq.wire import fastjson
 from rmq.wire.record import decode_offset_msg_id, decode_records
-from tests.broker.harness import OneBroker, pull_ext, send_ext
+from tests.broker.harness import OneBrokerCase, pull_ext, send_ext
 
 ON = {"enableLmq": "true", "enableMultiDispatch": "true"}
 #: sent with two light message queues
@@ -17,13 +15,8 @@ TWO = "INNER_MULTI_DISPATCH\x01%LMQ%a,%LMQ%b"
 FILE = "/store/config/lmqConsumerOffset.json"
 
 
-class LightQueueTests(SynchronousTestCase):
-    def setUp(self) -> None:
-        self.one = OneBroker(ON)
-        self.client = self.one.connect()
-
-    def tearDown(self) -> None:
-        self.one.end()
+class LightQueueTests(OneBrokerCase):
+    values = ON
 
     def send(self, body: bytes, props: str = TWO, topic: str = "T") -> None:
         self.assertEqual(self.client.ask(310, send_ext(topic, props=props), body).code, 0)

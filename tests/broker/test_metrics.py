@@ -14,7 +14,7 @@ from rmq.broker.service import BrokerService, build_broker
 from rmq.runtime.disk.files import DiskFull, File
 from rmq.runtime.platform import Platform
 from rmq.sim.node import Node
-from tests.broker.harness import WALL_AHEAD_S, OneBroker, heartbeat, pull_ext, send_ext, setup_of
+from tests.broker.harness import WALL_AHEAD_S, OneBroker, OneBrokerCase, heartbeat, pull_ext, send_ext, setup_of
 
 OWN = 'cluster="DefaultCluster",node_id="broker-a",node_type="broker"'
 
@@ -32,16 +32,7 @@ def scraped(broker: BrokerService) -> dict[str, str]:
     return series
 
 
-class OneBrokerCase(SynchronousTestCase):
-    values: Mapping[str, str] = {}
-
-    def setUp(self) -> None:
-        self.one = OneBroker(self.values)
-        self.client = self.one.connect()
-
-    def tearDown(self) -> None:
-        self.one.end()
-
+class MetricsCase(OneBrokerCase):
     def send(self, topic: str = "T", body: bytes = b"x") -> None:
         self.assertEqual(self.client.ask(310, send_ext(topic), body).code, 0)
 
@@ -53,7 +44,7 @@ class OneBrokerCase(SynchronousTestCase):
         return broker_face(self.one.service).pages[path](query)
 
 
-class MetricsTests(OneBrokerCase):
+class MetricsTests(MetricsCase):
     def test_labels_of_apache(self) -> None:
         """Every series of the broker says cluster, name and node type, as with Apache's exporter."""
         text = generate_latest(BrokerCollector(self.one.service)).decode()
@@ -245,7 +236,7 @@ class MetricsTests(OneBrokerCase):
         self.assertEqual(found['rocketmq_reactor_lag_milliseconds_bucket{le="0.5"}'], samples)
 
 
-class MoreLabelsTests(OneBrokerCase):
+class MoreLabelsTests(MetricsCase):
     values = {"metricsLabel": "zone:east,topic:no,wrong,a b:c,le:1,größe:1,rack:r 1,__x:1"}
 
     def test_labels_of_the_configuration(self) -> None:
@@ -258,7 +249,7 @@ class MoreLabelsTests(OneBrokerCase):
         self.assertNotIn("__x", line)
 
 
-class FullDiskTests(OneBrokerCase):
+class FullDiskTests(MetricsCase):
     values = {"mappedFileSizeCommitLog": "65536"}
 
     def test_no_room(self) -> None:
@@ -363,7 +354,7 @@ class ReplicationTests(SynchronousTestCase):
         self.one.world.run_for(30)
 
 
-class PageTests(OneBrokerCase):
+class PageTests(MetricsCase):
     def test_status(self) -> None:
         """The first page has role, offsets, replication and the groups that are behind most."""
         for _ in range(4):

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import TCP4ClientEndpoint
-from twisted.internet.protocol import Factory
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker import offset_push
@@ -30,7 +28,7 @@ from rmq.wire.api.pulling import VIEW_MESSAGE_BY_ID, ViewMessageHeader
 from rmq.wire.api.replication import GET_ALL_CONSUMER_OFFSET
 from rmq.wire.codes import RequestCode, ResponseCode
 from tests.broker.harness import PORT as BROKER_PORT
-from tests.broker.harness import WALL_AHEAD_S, OneBroker, RawClient, send_ext, setup_of
+from tests.broker.harness import WALL_AHEAD_S, OneBroker, RawClient, connect, send_ext, setup_of
 from tests.broker.test_metadata_sync import MASTER, PORT, MemoryQueues, MetadataSyncCase
 from tests.broker.test_returning_master import OffsetMaster
 from tests.store.support import log_events
@@ -409,12 +407,7 @@ class PowerFailureTests(SynchronousTestCase):
         return service
 
     def at_slave(self) -> RawClient:
-        client = RawClient(self.world)
-        reactor = self.one.client_node.process
-        assert reactor is not None
-        TCP4ClientEndpoint(reactor, self.slave.address, BROKER_PORT).connect(Factory.forProtocol(lambda: client))
-        self.world.run_until(lambda: client.transport is not None and client.connected, 5, "the connection")
-        return client
+        return connect(self.world, self.one.client_node, self.slave.address)
 
     def send(self, client: RawClient, count: int, text: str) -> None:
         for number in range(count):

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import msgspec
-from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.store import reader
 from rmq.wire.api.common import SubscriptionGroupConfig
 from rmq.wire.command import RemotingCommand
 from rmq.wire.record import decode_properties, decode_records
-from tests.broker.harness import OneBroker, heartbeat, pull_ext, send_ext
+from tests.broker.harness import OneBrokerCase, heartbeat, pull_ext, send_ext
 
 SUSPEND = 4 | 2
 #: Java's "A".hashCode() is 65: a tag of one letter is its character code
@@ -19,16 +16,7 @@ TAG_A = "TAGS\x01A"
 TAG_B = "TAGS\x01B"
 
 
-class PullCase(SynchronousTestCase):
-    values: Mapping[str, str] = {}
-
-    def setUp(self) -> None:
-        self.one = OneBroker(self.values)
-        self.client = self.one.connect()
-
-    def tearDown(self) -> None:
-        self.one.end()
-
+class PullCase(OneBrokerCase):
     def send(self, props: str = "", body: bytes = b"x", topic: str = "T") -> None:
         self.assertEqual(self.client.ask(310, send_ext(topic, props=props), body).code, 0)
 

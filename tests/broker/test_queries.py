@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import json
 
-from twisted.trial.unittest import SynchronousTestCase
-
 from rmq.wire import fastjson
 from rmq.wire.record import decode_records
-from tests.broker.harness import OneBroker, heartbeat, pull_ext, send_ext
+from tests.broker.harness import OneBrokerCase, heartbeat, pull_ext, send_ext
 
 
-class QueryCase(SynchronousTestCase):
-    def setUp(self) -> None:
-        self.one = OneBroker()
-        self.client = self.one.connect()
-
-    def tearDown(self) -> None:
-        self.one.end()
-
+class QueryCase(OneBrokerCase):
     def send(self, body: bytes = b"x", *, props: str = "", queue_id: int = 0, topic: str = "T") -> str:
         answer = self.client.ask(310, send_ext(topic, queue_id=queue_id, props=props), body)
         self.assertEqual(answer.code, 0, answer.remark)

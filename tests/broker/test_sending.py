@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from twisted.trial.unittest import SynchronousTestCase
-
 from rmq.broker.topics import topic
 from rmq.wire.api.sending import SEND_V2_LETTERS
 from rmq.wire.command import RemotingCommand
 from rmq.wire.record import TIMER_PROPERTIES, BatchEntry, Record, decode_records, encode_batch
-from tests.broker.harness import PORT, OneBroker, RawClient, pull_ext, send_ext
+from tests.broker.harness import PORT, OneBrokerCase, RawClient, pull_ext, send_ext
 
 LONG_NAMES = {
     letter: "".join([field.split("_")[0], *(part.capitalize() for part in field.split("_")[1:])])
@@ -23,16 +21,7 @@ def long_named(ext: Mapping[str, str]) -> dict[str, str]:
     return {LONG_NAMES.get(key, key): value for key, value in ext.items()}
 
 
-class SendCase(SynchronousTestCase):
-    values: Mapping[str, str] = {}
-
-    def setUp(self) -> None:
-        self.one = OneBroker(self.values)
-        self.client = self.one.connect()
-
-    def tearDown(self) -> None:
-        self.one.end()
-
+class SendCase(OneBrokerCase):
     def send(
         self, ext: Mapping[str, str], body: bytes = b"x", *, code: int = 310, version: int = 409
     ) -> RemotingCommand:

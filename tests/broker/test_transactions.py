@@ -8,9 +8,7 @@ from typing import Any, cast
 
 import attrs
 from twisted.internet.defer import ensureDeferred
-from twisted.internet.endpoints import TCP4ClientEndpoint
 from twisted.internet.interfaces import IDelayedCall
-from twisted.internet.protocol import Factory
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -33,7 +31,7 @@ from rmq.wire.record import (
     decode_records,
     encode_properties,
 )
-from tests.broker.harness import PORT, OneBroker, RawClient, heartbeat, pull_ext, send_ext
+from tests.broker.harness import OneBrokerCase, RawClient, connect, heartbeat, pull_ext, send_ext
 from tests.sim.support import ASYNC_FLUSH, SYNC_MASTER, options
 
 HALF, OP, DISCARDED = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
@@ -43,15 +41,8 @@ GROUP = "CID_RMQ_SYS_TRANS"
 INTERVAL_S = 5
 
 
-class TransactionCase(SynchronousTestCase):
-    values: dict[str, str] = {"transactionTimeOut": "1000", "transactionCheckInterval": str(INTERVAL_S * 1000)}
-
-    def setUp(self) -> None:
-        self.one = OneBroker(self.values)
-        self.client = self.one.connect()
-
-    def tearDown(self) -> None:
-        self.one.end()
+class TransactionCase(OneBrokerCase):
+    values = {"transactionTimeOut": "1000", "transactionCheckInterval": str(INTERVAL_S * 1000)}
 
     @property
     def now(self) -> int:
@@ -624,11 +615,7 @@ class PromotionTests(SynchronousTestCase):
         self.clients.start()
 
     def connect(self, member: Member) -> RawClient:
-        client = RawClient(self.world)
-        reactor = self.clients.process
-        assert reactor is not None
-        TCP4ClientEndpoint(reactor, member.node.address, PORT).connect(Factory.forProtocol(lambda: client))
-        self.world.run_until(lambda: client.transport is not None and client.connected, 5, "the connection")
+        client = connect(self.world, self.clients, member.node.address)
         body = {"clientID": "p", "consumerDataSet": [], "producerDataSet": [{"groupName": "PG"}]}
         client.ask(34, body=json.dumps(body).encode())
         return client

@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow
 import pyarrow.parquet
-import pytest
 from rmq_audit.driver.acked import read_sends
 from rmq_audit.driver.audit import Options, Result, check, compare
 from rmq_audit.engine.engines import LocalEngine
 from rmq_audit.worker.location import InputError
-from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.store import layout
 from rmq.wire import record
+from tests.spark.cases import GoldenCase
 from tests.spark.support import as_json, result_of, rmq_audit
 from tests.spark.synthetic import HOST, Pair, Stored, make_store
 
 
-class AckedCase(SynchronousTestCase):
-    folder: Path
-    golden: Callable[[str], Path]
-
-    @pytest.fixture(autouse=True)
-    def _take_fixtures(self, tmp_path: Path, golden: Callable[[str], Path]) -> None:
-        self.folder = tmp_path
-        self.golden = golden
-
+class AckedCase(GoldenCase):
     def table(self, rows: list[dict[str, Any]], name: str = "acked.jsonl") -> str:
         path = self.folder / name
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))

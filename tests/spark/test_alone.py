@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
-import pytest
 from rmq_audit.driver.audit import Options, Result, check
 from rmq_audit.driver.findings import INVARIANTS
 from rmq_audit.engine.engines import LocalEngine
@@ -19,6 +18,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.store import layout
 from rmq.wire import record
+from tests.spark.cases import FolderCase, GoldenCase
 from tests.spark.corruptor.specimen import flip, index_slots, overwrite
 from tests.spark.support import as_json, audit, causes, result_of, rmq_audit
 from tests.spark.synthetic import HOST, INDEX_SLOTS, SEGMENT_BYTES, MadeStore, Pair, make_store
@@ -28,15 +28,7 @@ def alone(path: Path, index_slots: int | None = None) -> Result:
     return check(str(path), LocalEngine(1), Options(index_slots=index_slots))
 
 
-class GoldenTests(SynchronousTestCase):
-    golden: Callable[[str], Path]
-    golden_copy: Callable[[str], Path]
-
-    @pytest.fixture(autouse=True)
-    def _take_fixtures(self, golden: Callable[[str], Path], golden_copy: Callable[[str], Path]) -> None:
-        self.golden = golden
-        self.golden_copy = golden_copy
-
+class GoldenTests(GoldenCase):
     def test_stores_of_apache_keep_their_own_rules(self) -> None:
         """Tags, keys, delays, transactions, extension files, a log without its begin: checked, and nothing to say."""
         expected = {
@@ -66,14 +58,8 @@ class GoldenTests(SynchronousTestCase):
         self.assertIn("messages are gone unconsumed", found.detail)
 
 
-class EveryByteTests(SynchronousTestCase):
+class EveryByteTests(GoldenCase):
     """One byte is changed at a time, in a store of Apache's broker that is checked alone."""
-
-    golden_copy: Callable[[str], Path]
-
-    @pytest.fixture(autouse=True)
-    def _take_fixtures(self, golden_copy: Callable[[str], Path]) -> None:
-        self.golden_copy = golden_copy
 
     def assert_each_byte_counts(self, store: Path, path: Path, places: Iterable[int], invariants: set[str]) -> None:
         self.assertEqual(alone(store).exit_status, 0)
@@ -119,13 +105,7 @@ class EveryByteTests(SynchronousTestCase):
         self.assert_each_byte_counts(store, path, places, {name for name in INVARIANTS if name.startswith("IX-")})
 
 
-class AloneTests(SynchronousTestCase):
-    folder: Path
-
-    @pytest.fixture(autouse=True)
-    def _take_folder(self, tmp_path: Path) -> None:
-        self.folder = tmp_path
-
+class AloneTests(FolderCase):
     def pair(self, made: MadeStore) -> Pair:
         return Pair(self.folder, made)
 
@@ -238,14 +218,8 @@ class AloneTests(SynchronousTestCase):
         self.assertEqual(result.exit_status, 0)
 
 
-class CreatedAgainTests(SynchronousTestCase):
+class CreatedAgainTests(FolderCase):
     """A queue whose messages are in the log, but which has no folder any more."""
-
-    folder: Path
-
-    @pytest.fixture(autouse=True)
-    def _take_folder(self, tmp_path: Path) -> None:
-        self.folder = tmp_path
 
     def pair(self, *, restarts: bool = True, after: int | None = None) -> Pair:
         """

@@ -8,7 +8,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pytest
 from rmq_audit.driver.audit import Options, Result, check, compare
 from rmq_audit.driver.findings import Finding
 from rmq_audit.driver.previous import read_previous
@@ -21,17 +20,12 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.store import layout
 from rmq.wire import record
+from tests.spark.cases import FolderCase
 from tests.spark.support import as_json, causes
 from tests.spark.synthetic import HOST, QUEUE_FILE_BYTES, Pair, Stored, make_store
 
 
-class BooksCase(SynchronousTestCase):
-    folder: Path
-
-    @pytest.fixture(autouse=True)
-    def _take_folder(self, tmp_path: Path) -> None:
-        self.folder = tmp_path
-
+class BooksCase(FolderCase):
     def pair(self, seed: int = 3, messages: int = 550) -> Pair:
         return Pair(self.folder / "pair", make_store(seed, messages))
 

@@ -21,6 +21,7 @@ from rmq_audit.engine.engines import Engine, LocalEngine
 from rmq_audit.worker.location import InputError
 
 from tests.needs import ROOT
+from tests.spark.cases import EngineCase
 from tests.spark.support import result_of
 from tests.spark.synthetic import Pair, make_store
 from tests.spark.test_command import CommandCase
@@ -30,7 +31,7 @@ EXAMPLE = ROOT / "etc" / "audit-cluster.toml"
 
 class ClusterCase(CommandCase):
     @pytest.fixture(autouse=True)
-    def _make_cluster(self, tmp_path: Path, _take_fixtures: None) -> None:
+    def _make_cluster(self, tmp_path: Path, _take_folder: None) -> None:
         """Three brokers as the example in etc/ has them: with two slaves, with one, with none."""
         self.config = tmp_path / "audit-cluster.toml"
         shutil.copy(EXAMPLE, self.config)
@@ -390,7 +391,7 @@ class MistakeTests(ClusterCase):
 
 
 @pytest.mark.spark
-class SparkTests(ClusterCase):
+class SparkTests(EngineCase, ClusterCase):
     @pytest.mark.campaign
     def test_spark_finds_the_same(self) -> None:
         """On Spark the cluster's findings are those of the local engine."""
@@ -400,9 +401,3 @@ class SparkTests(ClusterCase):
         on_spark, locally = self.audit(self.engine), self.audit()
         self.assertEqual([one.to_json() for one in on_spark.findings], [one.to_json() for one in locally.findings])
         self.assertEqual((on_spark.verdict, on_spark.exit_status), (locally.verdict, 2))
-
-    engine: Engine
-
-    @pytest.fixture(autouse=True)
-    def _take_engine(self, spark_engine: Engine) -> None:
-        self.engine = spark_engine

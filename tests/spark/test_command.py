@@ -8,31 +8,21 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
-import pytest
 from rmq_audit.cli.commands import main
 from rmq_audit.driver.findings import Finding
 from rmq_audit.engine.bundle import write_bundle
 from rmq_audit.worker import kernel
-from twisted.trial.unittest import SynchronousTestCase
 
 from tests.needs import need_extra
+from tests.spark.cases import GoldenCase
 from tests.spark.support import no_room_beyond, result_of, rmq_audit
 from tests.spark.synthetic import SEGMENT_BYTES, Pair, make_store
 
 
-class CommandCase(SynchronousTestCase):
-    folder: Path
-    golden: Callable[[str], Path]
-
-    @pytest.fixture(autouse=True)
-    def _take_fixtures(self, tmp_path: Path, golden: Callable[[str], Path]) -> None:
-        self.folder = tmp_path
-        self.golden = golden
-
+class CommandCase(GoldenCase):
     def run_here(self, *arguments: object) -> tuple[int, str, str]:
         """Run the command line in this process; return exit status, output and errors."""
         out, err = io.StringIO(), io.StringIO()

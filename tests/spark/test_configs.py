@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from rmq_audit.driver.findings import INVARIANTS
-from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.store import layout
+from tests.spark.cases import GoldenCase
 from tests.spark.corruptor.classes import REMARKS
 from tests.spark.support import audit
 
@@ -43,15 +41,7 @@ _TOPIC = '"Other":{{"order":false,"perm":6,"readQueueNums":1,"topicFilterType":"
 _TOPIC += '"topicName":"Other","topicSysFlag":0,"writeQueueNums":1}},'
 
 
-class ConfigCase(SynchronousTestCase):
-    golden: Callable[[str], Path]
-    folder: Path
-
-    @pytest.fixture(autouse=True)
-    def _take_fixtures(self, golden: Callable[[str], Path], tmp_path: Path) -> None:
-        self.golden = golden
-        self.folder = tmp_path
-
+class ConfigCase(GoldenCase):
     def pair(self, name: str = "pair-equal-4.9.7") -> Path:
         """Return a fresh copy of a golden archive's folder."""
         return Path(shutil.copytree(self.golden(name), tempfile.mkdtemp(dir=self.folder), dirs_exist_ok=True))

@@ -18,10 +18,10 @@ from rmq_audit.engine.engines import LocalEngine
 from rmq_audit.report.html import _coverage
 from rmq_audit.report.pair import Run, to_json, to_text
 from rmq_audit.worker.work import Work
-from twisted.trial.unittest import SynchronousTestCase
 
 from tests.needs import IS_CAMPAIGN
 from tests.spark import campaign
+from tests.spark.cases import FolderCase
 from tests.spark.corruptor.classes import CLASSES, Expected, Plan, judge, outcome_of
 from tests.spark.corruptor.kinds import KINDS
 from tests.spark.corruptor.specimen import Specimen
@@ -33,13 +33,7 @@ def text_of(result: Result) -> str:
     return to_text(result, Run(run_id="", started_at="", seconds=1, engine="local"))
 
 
-class StoreCase(SynchronousTestCase):
-    folder: Path
-
-    @pytest.fixture(autouse=True)
-    def _take_folder(self, tmp_path: Path) -> None:
-        self.folder = tmp_path
-
+class StoreCase(FolderCase):
     def pair(self, made: MadeStore) -> Pair:
         shutil.rmtree(self.folder)
         self.folder.mkdir()

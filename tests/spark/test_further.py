@@ -15,12 +15,12 @@ from rmq_audit.driver.audit import Options, Result, check
 from rmq_audit.engine.engines import LocalEngine
 from rmq_audit.worker import further, kernel
 from rmq_audit.worker.frames import Asked, extract
-from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.store import layout
 from rmq.store.multidispatch import further_queues
 from rmq.store.queues import is_storable_topic
 from rmq.wire import record
+from tests.spark.cases import FolderCase
 from tests.spark.support import as_json, audit, causes
 from tests.spark.synthetic import HOST, MadeStore, Pair, Stored, make_further_store
 
@@ -42,13 +42,7 @@ def alone(path: Path, split: int = 64 << 20, engine: LocalEngine | None = None) 
     return check(str(path), engine or LocalEngine(1), options)
 
 
-class FurtherCase(SynchronousTestCase):
-    folder: Path
-
-    @pytest.fixture(autouse=True)
-    def _take_folder(self, tmp_path: Path) -> None:
-        self.folder = tmp_path
-
+class FurtherCase(FolderCase):
     def pair(self, store: MadeStore, name: str = "pair") -> Pair:
         return Pair(self.folder / name, store)
 

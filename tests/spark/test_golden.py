@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-from twisted.trial.unittest import SynchronousTestCase
-
+from tests.spark.cases import GoldenCase
 from tests.spark.support import as_json, audit, causes
-
-
-class GoldenCase(SynchronousTestCase):
-    golden: Callable[[str], Path]
-    golden_copy: Callable[[str], Path]
-
-    @pytest.fixture(autouse=True)
-    def _take_fixtures(self, golden: Callable[[str], Path], golden_copy: Callable[[str], Path]) -> None:
-        self.golden = golden
-        self.golden_copy = golden_copy
 
 
 class EqualPairTests(GoldenCase):

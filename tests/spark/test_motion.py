@@ -8,16 +8,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
 from rmq_audit.driver.audit import Options, Result, check
 from rmq_audit.engine.engines import LocalEngine
 from rmq_audit.worker.queues import UNITS
 from rmq_audit.worker.records import record_at
 from rmq_audit.worker.scan import SCAN
 from rmq_audit.worker.work import Work
-from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.store import layout
+from tests.spark.cases import FolderCase
 from tests.spark.support import audit
 from tests.spark.synthetic import MadeStore, Pair, Stored, make_store
 
@@ -47,13 +46,7 @@ class MovingEngine(LocalEngine):
         return answers
 
 
-class MotionTests(SynchronousTestCase):
-    folder: Path
-
-    @pytest.fixture(autouse=True)
-    def _take_folder(self, tmp_path: Path) -> None:
-        self.folder = tmp_path
-
+class MotionTests(FolderCase):
     def setUp(self) -> None:
         made = make_store(4, 300)
         self.pair = Pair(self.folder, made)

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
-import pytest
 from rmq_audit.driver.findings import Finding
-from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.store import layout
+from tests.spark.cases import FolderCase
 from tests.spark.support import audit, causes
 from tests.spark.synthetic import SEGMENT_BYTES, MadeStore, Pair, make_store
 
 
-class NoIndexTests(SynchronousTestCase):
-    folder: Path
-
-    @pytest.fixture(autouse=True)
-    def _take_folder(self, tmp_path: Path) -> None:
-        self.folder = tmp_path
-
+class NoIndexTests(FolderCase):
     def pair(self, made: MadeStore, *, runs: bool, keyed: bool = True) -> Pair:
         """Return a pair whose slave has no index files; ``runs``: its broker runs, or was killed."""
         pair = Pair(self.folder / "pair", made)

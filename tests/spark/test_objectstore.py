@@ -23,7 +23,7 @@ import pytest
 from rmq_audit.cli.commands import main
 from rmq_audit.driver.audit import Options, check, compare
 from rmq_audit.driver.inventory import take_inventory
-from rmq_audit.engine.engines import Engine, LocalEngine
+from rmq_audit.engine.engines import LocalEngine
 from rmq_audit.worker.files import identity, open_binary, read_at, read_whole
 from rmq_audit.worker.location import InputError, Location, ReadError, child, located, same_place, shown
 from rmq_audit.worker.work import STORE
@@ -31,6 +31,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.needs import need_extra
 from tests.ports import free_port
+from tests.spark.cases import EngineCase
 from tests.spark.support import as_json
 from tests.spark.synthetic import SEGMENT_BYTES, Pair, make_store
 
@@ -341,13 +342,7 @@ class PlaceTests(SynchronousTestCase):
 
 
 @pytest.mark.spark
-class SparkTests(ObjectStoreCase):
-    engine: Engine
-
-    @pytest.fixture(autouse=True)
-    def _take_engine(self, spark_engine: Engine) -> None:
-        self.engine = spark_engine
-
+class SparkTests(EngineCase, ObjectStoreCase):
     @pytest.mark.campaign
     def test_workers_of_spark_read_the_bucket(self) -> None:
         """On Spark the workers themselves read the objects, with the URI's credentials: the same findings again."""

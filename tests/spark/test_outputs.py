@@ -6,11 +6,9 @@ import json
 import os
 import re
 import shutil
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from rmq_audit.driver.audit import Options, Result, check
 from rmq_audit.driver.findings import INVARIANTS, finding
@@ -22,9 +20,9 @@ from rmq_audit.report.outputs import to_junit, to_prometheus
 from rmq_audit.report.pair import MAX_JSON_FINDINGS, Run, to_json
 from rmq_audit.report.pictures import EQUAL, MISSING, Cell, Pictures, chunk_cells, pictures_of
 from rmq_audit.worker.location import InputError
-from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.store import layout
+from tests.spark.cases import FolderCase
 from tests.spark.support import audit, rmq_audit
 from tests.spark.synthetic import Pair, make_store
 
@@ -35,13 +33,7 @@ def as_report(result: Result, **members: Any) -> dict[str, Any]:
     )
 
 
-class OutputCase(SynchronousTestCase):
-    folder: Path
-
-    @pytest.fixture(autouse=True)
-    def _take_folder(self, tmp_path: Path) -> None:
-        self.folder = tmp_path
-
+class OutputCase(FolderCase):
     def damaged(self) -> Result:
         """A pair with one flipped body byte, and a unit too many in a consume queue."""
         pair = Pair(self.folder, make_store(2))

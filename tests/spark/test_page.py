@@ -6,7 +6,6 @@ import json
 import random
 import re
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -32,10 +31,10 @@ from rmq_audit.report.pictures import (
 )
 from rmq_audit.worker.tally import MAX_COUNTS, SPAN_MS, Tally, tallies
 from rmq_audit.worker.work import MASTER, SLAVE
-from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.store import layout
 from rmq.wire import record
+from tests.spark.cases import EngineCase, FolderCase
 from tests.spark.support import as_json
 from tests.spark.synthetic import MadeStore, Pair, Stored, make_store
 
@@ -61,13 +60,7 @@ def spread_store(seed: int, messages: int, step_ms: int) -> MadeStore:
     return store
 
 
-class PageCase(SynchronousTestCase):
-    folder: Path
-
-    @pytest.fixture(autouse=True)
-    def _take_folder(self, tmp_path: Path) -> None:
-        self.folder = tmp_path
-
+class PageCase(FolderCase):
     def compare(self, pair: Pair, engine: Engine | None = None, **options: Any) -> Result:
         how = Options(**{"chunk_bytes": 4096, "split_bytes": 8192, **options})
         return compare(str(pair.master), str(pair.slave), engine or LocalEngine(1), how)
@@ -373,13 +366,7 @@ class BoundTests(PageCase):
 
 @pytest.mark.spark
 @pytest.mark.campaign
-class SparkPageTests(PageCase):
-    engine: Engine
-
-    @pytest.fixture(autouse=True)
-    def _take_engine(self, spark_engine: Engine) -> None:
-        self.engine = spark_engine
-
+class SparkPageTests(EngineCase, PageCase):
     def test_the_same_as_local(self) -> None:
         """Tasks of Spark bring back the same fields, times and counts as the local engine: the page is the same."""
         pair = Pair(self.folder, spread_store(7, 300, 9_000))

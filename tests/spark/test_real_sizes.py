@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from rmq_audit.engine.engines import Engine, LocalEngine
 from rmq_audit.worker import kernel
-from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.store import layout
 from tests.needs import need_compiled
 from tests.spark import synthetic
+from tests.spark.cases import EngineCase, FolderCase
 from tests.spark.support import as_json, audit, result_of, rmq_audit
 from tests.spark.synthetic import MadeStore, Pair, Stored, put_forged
 
@@ -72,13 +71,7 @@ def damage(pair: Pair, seed: int) -> None:
                 pair.write_unit(root, one, layout.CQ_UNIT.pack(one.phy, one.size, chance.randrange(1 << 31)))
 
 
-class SizeCase(SynchronousTestCase):
-    folder: Path
-
-    @pytest.fixture(autouse=True)
-    def _take_folder(self, tmp_path: Path) -> None:
-        self.folder = tmp_path
-
+class SizeCase(FolderCase):
     def make(self) -> Pair:
         self.patch(synthetic, "SEGMENT_BYTES", SEGMENT_BYTES)
         return Pair(self.folder, large_store(SEED))
@@ -127,11 +120,7 @@ class LocalTests(SizeCase):
 
 @pytest.mark.spark
 @pytest.mark.campaign
-class SparkTests(SizeCase):
-    @pytest.fixture(autouse=True)
-    def _take_engine(self, spark_engine: Engine) -> None:
-        self.engine = spark_engine
-
+class SparkTests(EngineCase, SizeCase):
     def test_a_damaged_pair(self) -> None:
         """On Spark splits of 1, 8 and 64 MiB have the findings of one process."""
         pair = self.make_damaged()

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import attrs
-import pytest
 from rmq_audit.driver.findings import Finding
 from rmq_audit.driver.routes import (
     MAX_NAMED,
@@ -22,6 +20,8 @@ from rmq_audit.driver.routes import (
 )
 from rmq_audit.worker.location import InputError
 from twisted.trial.unittest import SynchronousTestCase
+
+from tests.spark.cases import FolderCase
 
 
 def routes(name: str, brokers: Mapping[tuple[str, int], str], queues: Mapping[tuple[str, str], int]) -> Routes:
@@ -135,13 +135,7 @@ class StoreTests(SynchronousTestCase):
         self.assertEqual(check_routes([routes("n1", A, T)], [empty]), [])
 
 
-class ReadingTests(SynchronousTestCase):
-    folder: Path
-
-    @pytest.fixture(autouse=True)
-    def _take_folder(self, tmp_path: Path) -> None:
-        self.folder = tmp_path
-
+class ReadingTests(FolderCase):
     def test_a_dump(self) -> None:
         """One file holds one NameServer or several."""
         one: dict[str, Any] = {"nameserver": "n1", "takenAt": 5, "brokers": [], "queues": []}

@@ -7,11 +7,10 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from pathlib import Path
 
 import pytest
-from twisted.trial.unittest import SynchronousTestCase
 
+from tests.spark.cases import FolderCase
 from tests.spark.support import as_json, audit
 from tests.spark.synthetic import SEGMENT_BYTES, Pair, make_store
 
@@ -44,13 +43,7 @@ def ruin(pair: Pair, chance: random.Random) -> str:
     return f"{kind} {root.name} {at} {size}"
 
 
-class RuinTests(SynchronousTestCase):
-    folder: Path
-
-    @pytest.fixture(autouse=True)
-    def _take_folder(self, tmp_path: Path) -> None:
-        self.folder = tmp_path
-
+class RuinTests(FolderCase):
     @pytest.mark.campaign
     def test_random_damage(self) -> None:
         """

@@ -6,17 +6,16 @@ import importlib
 import re
 import shutil
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from rmq_audit.driver import findings, queues
 from rmq_audit.driver.findings import INVARIANTS
 from rmq_audit.worker.work import Fault
-from twisted.trial.unittest import SynchronousTestCase
 
 from tests.needs import ROOT
 from tests.spark import campaign
+from tests.spark.cases import FolderCase
 from tests.spark.corruptor.kinds import prepare
 
 #: its slave has joined late
@@ -117,13 +116,7 @@ HELD: list[tuple[str, str, Callable[..., Any], str]] = [
 ]
 
 
-class HeldTests(SynchronousTestCase):
-    folder: Path
-
-    @pytest.fixture(autouse=True)
-    def _take_folder(self, tmp_path: Path) -> None:
-        self.folder = tmp_path
-
+class HeldTests(FolderCase):
     def wrong(self, name: str) -> tuple[str, ...]:
         """Return what the audit says wrongly of a pair that was damaged in that way."""
         shutil.copytree(self.folder / "clean", self.folder / "copy")

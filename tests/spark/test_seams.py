@@ -8,23 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
-import pytest
 from rmq_audit.driver.inventory import take_inventory
 from rmq_audit.driver.scan import join_scans, plan_splits
 from rmq_audit.engine.engines import packed
 from rmq_audit.worker.scan import Scan, Split, scan
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.spark.cases import FolderCase
 from tests.spark.synthetic import SEGMENT_BYTES, MadeStore, Pair, make_store, put_forged
 
 
-class SeamTests(SynchronousTestCase):
-    folder: Path
-
-    @pytest.fixture(autouse=True)
-    def _take_folder(self, tmp_path: Path) -> None:
-        self.folder = tmp_path
-
+class SeamTests(FolderCase):
     def splits(self, pair: Pair, size: int) -> list[Split]:
         store = take_inventory("master", str(pair.master))
         return [

@@ -8,20 +8,20 @@ import re
 import subprocess
 import sys
 import unittest.mock
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rmq_audit.engine.bundle import write_bundle
-from rmq_audit.engine.engines import Engine, EngineError, LocalEngine
+from rmq_audit.engine.engines import EngineError, LocalEngine
 from rmq_audit.worker import kernel
 from rmq_audit.worker.work import Work
-from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.store import layout
 from rmq.wire import record
 from tests.needs import ROOT
+from tests.spark.cases import EngineCase, GoldenCase
 from tests.spark.corruptor import records
 from tests.spark.corruptor.classes import CLASSES
 from tests.spark.corruptor.specimen import Specimen
@@ -35,16 +35,8 @@ def fail(task: object) -> None:
     raise RuntimeError(f"planted failure of {task}")
 
 
-class SparkCase(SynchronousTestCase):
-    engine: Engine
-    golden: Callable[[str], Path]
-    folder: Path
-
-    @pytest.fixture(autouse=True)
-    def _take_fixtures(self, spark_engine: Engine, golden: Callable[[str], Path], tmp_path: Path) -> None:
-        self.engine = spark_engine
-        self.golden = golden
-        self.folder = tmp_path
+class SparkCase(EngineCase, GoldenCase):
+    """What a Spark engine finds."""
 
 
 class EngineTests(SparkCase):

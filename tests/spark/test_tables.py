@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,8 @@ from rmq_audit.engine.engines import Engine, EngineError, LocalEngine
 from rmq_audit.report.parquet import SCHEMA, write_findings
 from rmq_audit.worker.location import InputError
 from rmq_audit.worker.work import MASTER, SLAVE, STORE
-from twisted.trial.unittest import SynchronousTestCase
 
+from tests.spark.cases import EngineCase, GoldenCase
 from tests.spark.support import audit, result_of, rmq_audit
 from tests.spark.synthetic import Pair, make_store
 
@@ -32,15 +31,7 @@ def read_index(folder: Path) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row["replica"], row["phy_offset"]))
 
 
-class TableCase(SynchronousTestCase):
-    folder: Path
-    golden: Callable[[str], Path]
-
-    @pytest.fixture(autouse=True)
-    def _take_fixtures(self, tmp_path: Path, golden: Callable[[str], Path]) -> None:
-        self.folder = tmp_path
-        self.golden = golden
-
+class TableCase(GoldenCase):
     def damaged(self, seed: int = 2) -> Pair:
         """A pair with one flipped body byte on the slave."""
         pair = Pair(self.folder / "pair", make_store(seed))
@@ -163,13 +154,7 @@ class RecordIndexTests(TableCase):
 
 @pytest.mark.spark
 @pytest.mark.campaign
-class SparkTableTests(TableCase):
-    engine: Engine
-
-    @pytest.fixture(autouse=True)
-    def _take_engine(self, spark_engine: Engine) -> None:
-        self.engine = spark_engine
-
+class SparkTableTests(EngineCase, TableCase):
     def test_written_and_read_by_spark(self) -> None:
         """Tasks of Spark write the same rows as the local engine; SQL joins index and findings."""
         from pyspark.sql import SparkSession

@@ -6,7 +6,6 @@ import random
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import attrs
@@ -16,10 +15,10 @@ from rmq_audit.engine.engines import LocalEngine
 from rmq_audit.worker import further, kernel, properties
 from rmq_audit.worker.frames import Asked, Extract, extract, merge_extracts
 from rmq_audit.worker.kernel import Columns
-from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.wire import record
 from tests.needs import need_compiled
+from tests.spark.cases import FolderCase
 from tests.spark.support import as_json, audit
 from tests.spark.synthetic import HOST, Pair, make_further_store, make_store
 
@@ -65,13 +64,7 @@ def columns_of(data: bytes, at: int) -> Columns:
     return extract(data, at, len(data), len(data), Asked()).columns
 
 
-class TwinCase(SynchronousTestCase):
-    folder: Path
-
-    @pytest.fixture(autouse=True)
-    def _take_folder(self, tmp_path: Path) -> None:
-        self.folder = tmp_path
-
+class TwinCase(FolderCase):
     def setUp(self) -> None:
         if kernel.compiled is None:
             need_compiled("rmq_audit.worker._kernel")

@@ -35,7 +35,7 @@ class WatchCase(CommandCase):
     """A pair whose brokers run: :meth:`show` makes its logs end where the test says."""
 
     @pytest.fixture(autouse=True)
-    def _make_pair(self, tmp_path: Path, _take_fixtures: None) -> None:
+    def _make_pair(self, tmp_path: Path) -> None:
         self.whole = Pair(tmp_path / "whole", make_store(51, 300))
         for root in (self.whole.master, self.whole.slave):
             shutil.rmtree(root / "index")

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import attrs
@@ -34,9 +34,6 @@ from rmq.wire.api.common import DataVersion
 
 C = TypeVar("C", bound=msgspec.Struct)
 W = TypeVar("W", bound=msgspec.Struct)
-
-#: Called with the names of the entries that were put, deleted or replaced.
-ChangeListener = Callable[[Sequence[str]], None]
 
 
 def next_version(version: DataVersion, now_ms: int) -> DataVersion:
@@ -149,7 +146,6 @@ class VersionedTable(Generic[C, W]):
         self.data_version = DataVersion(counter=0, timestamp=now_ms(clock))
         self._entries: dict[str, C] = {}
         self._strange = StrangeMembers(shape.wrapper, shape.entry, shape.member)
-        self._listeners: list[ChangeListener] = []
         self._journal_path = f"{self.path}.journal"
         self._has_journal = False
         #: where its next line goes
@@ -179,10 +175,6 @@ class VersionedTable(Generic[C, W]):
     def snapshot(self) -> W:
         """Return a copy of version and entries."""
         return self._shape.wrap(self.data_version, dict(self._entries))
-
-    def on_change(self, listener: ChangeListener) -> None:
-        """Have ``listener`` called after each change."""
-        self._listeners.append(listener)
 
     # changes
 
@@ -223,13 +215,12 @@ class VersionedTable(Generic[C, W]):
         if version == self.data_version:
             return
         strange.forget_at_top(self._shape.wire_only)
-        before, self._entries, self._strange = self._entries, entries, strange
-        names = (name for name in before.keys() | entries.keys() if before.get(name) != entries.get(name))
+        self._entries, self._strange = entries, strange
         self._lines = None  # members that are not in entries may have changed, too
-        self._changed(sorted(names), version)
+        self._changed([], version)
 
     def _changed(self, names: Sequence[str], version: DataVersion | None = None) -> None:
-        """Begin to write a change, and report it."""
+        """Begin to write a change of these entries."""
         before, self.data_version = self.data_version, version or next_version(self.data_version, now_ms(self._clock))
         if self._lines is not None and len(names) == 1:
             self._lines.append((before, self.data_version, names[0], self._entries.get(names[0])))
@@ -237,9 +228,6 @@ class VersionedTable(Generic[C, W]):
             self._lines = None
         self._changes += 1
         self._save_soon()
-        if names:
-            for listener in self._listeners:
-                listener(names)
 
     # the file
 
@@ -435,10 +423,6 @@ class StrangeMembers:
     def forget(self, name: str) -> None:
         """Forget those of a removed entry."""
         self._in_entry.pop(name, None)
-
-    def forget_all_but(self, names: Container[str]) -> None:
-        """Forget those of removed entries."""
-        self._in_entry = {name: strange for name, strange in self._in_entry.items() if name in names}
 
     def added_to(self, wrapper: msgspec.Struct) -> dict[str, Any]:
         """Return the members of ``wrapper``, sorted, without nulls, with the unknown ones of its entries."""

@@ -11,8 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmq.broker import offset_push
 from rmq.broker.offsets import OwnOffset
 from rmq.broker.service import BrokerService, build_broker
-from rmq.remoting.responders import NO_REPLY, NoReply, Refuse, Reply, Request, ResponderTable, responds_to
-from rmq.remoting.server import RemotingServer
+from rmq.remoting.responders import NO_REPLY, NoReply, Refuse, Reply, Request, responds_to
 from rmq.runtime.platform import Platform
 from rmq.sim.node import Node
 from rmq.wire.api.offsets import (
@@ -29,7 +28,7 @@ from rmq.wire.api.replication import GET_ALL_CONSUMER_OFFSET
 from rmq.wire.codes import RequestCode, ResponseCode
 from tests.broker.harness import PORT as BROKER_PORT
 from tests.broker.harness import WALL_AHEAD_S, OneBroker, RawClient, connect, send_ext, setup_of
-from tests.broker.test_metadata_sync import MASTER, PORT, MemoryQueues, MetadataSyncCase
+from tests.broker.test_metadata_sync import MASTER, MemoryQueues, MetadataSyncCase
 from tests.broker.test_returning_master import OffsetMaster
 from tests.store.support import log_events
 
@@ -92,12 +91,7 @@ class BusyMaster(OffsetMaster):
 
 class OffsetPushCase(MetadataSyncCase):
     def returning(self, table: dict[str, dict[int, int]]) -> BusyMaster:
-        """Return a master that is there from now on; the first round is 3 s away, the next ones 10 s each."""
-        master = BusyMaster(table)
-        server = RemotingServer(self.platform, host="", port=PORT, responders=ResponderTable(master), name="master")
-        server.startService()
-        self.servers.append(server)
-        self.sync.set_master(MASTER)
+        self.return_master(master := BusyMaster(table))
         return master
 
     def waiting(self) -> list[OwnOffset]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rmq.broker.offsets import OwnOffset
-from rmq.remoting.responders import NoReply, Refuse, Reply, Request, ResponderTable, responds_to
-from rmq.remoting.server import RemotingServer
+from rmq.remoting.responders import NoReply, Refuse, Reply, Request, responds_to
 from rmq.wire import fastjson
 from rmq.wire.api.offsets import (
     GET_MAX_OFFSET,
@@ -20,7 +19,7 @@ from rmq.wire.api.offsets import (
 from rmq.wire.api.pulling import VIEW_MESSAGE_BY_ID, ViewMessageHeader
 from rmq.wire.api.replication import GET_ALL_CONSUMER_OFFSET, AllConsumerOffset
 from rmq.wire.codes import ResponseCode
-from tests.broker.test_metadata_sync import MASTER, PORT, MetadataSyncCase, usual_messages
+from tests.broker.test_metadata_sync import MetadataSyncCase, usual_messages
 
 
 class OffsetMaster:
@@ -67,11 +66,7 @@ class OffsetMaster:
 
 class ReturningMasterTests(MetadataSyncCase):
     def returning(self, table: dict[str, dict[int, int]]) -> OffsetMaster:
-        master = OffsetMaster(table)
-        server = RemotingServer(self.platform, host="", port=PORT, responders=ResponderTable(master), name="master")
-        server.startService()
-        self.servers.append(server)
-        self.sync.set_master(MASTER)
+        self.return_master(master := OffsetMaster(table))
         return master
 
     def offsets_now(self) -> dict[str, dict[int, int]]:

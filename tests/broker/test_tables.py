@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from queue import Empty
 from typing import Any
@@ -66,7 +66,6 @@ class TableCase(SynchronousTestCase):
         self.addCleanup(self.disk.close)
         self.tables: list[TopicTable | SubscriptionGroupTable] = []
         self.directory = os.path.abspath(self.mktemp())
-        self.changes: list[Sequence[str]] = []
 
     def done(self, deferred: Deferred[None]) -> None:
         """Run the reactor and the disk's thread until it fires; raise its error."""
@@ -115,7 +114,6 @@ class TableCase(SynchronousTestCase):
         table = TopicTable(self.disk, self.directory, self.clock)
         self.tables.append(table)
         table.load()
-        table.on_change(self.changes.append)
         return table
 
     def copy_golden(self, version: str) -> None:
@@ -168,14 +166,6 @@ class ChangeTests(TableCase):
         self.assertEqual(table.data_version.counter, 2)
         self.assertEqual(table.get("T"), topic("T", 4))
 
-    def test_listeners(self) -> None:
-        """A listener hears which entries have changed."""
-        table = self.table()
-        table.put(topic("T", 4))
-        table.delete("T")
-        table.add_missing([topic("U", 1), topic("V", 1)])
-        self.assertEqual(self.changes, [["T"], ["T"], ["U", "V"]])
-
     def test_snapshot_stands_still(self) -> None:
         """A snapshot is not changed by what comes later."""
         table = self.table()
@@ -194,10 +184,8 @@ class ChangeTests(TableCase):
         wrapper = TopicConfigWrapper(
             data_version=version, topic_config_table={"same": topic("same", 2), "new": topic("new", 3)}
         )
-        self.changes.clear()
         table.replace(fastjson.encode(wrapper))
         self.assertEqual((table.names(), table.data_version), (["new", "same"], version))
-        self.assertEqual(self.changes, [["new", "own"]])
         again = self.table()
         self.assertEqual((again.snapshot(), again.data_version), (table.snapshot(), version))
 
@@ -238,7 +226,6 @@ class ChangeTests(TableCase):
         os.rmdir(self.path("topics.json.tmp"))
         self.put(table, topic("W", 4))
         self.assertEqual(self.table().snapshot(), table.snapshot())
-        self.assertEqual(self.changes, [["T"], ["U"], ["T"], ["V"], ["W"]])
 
     def test_again_without_a_change(self) -> None:
         """What the disk has refused is written by the next fold, and who waits for it then waits for that."""

@@ -91,12 +91,17 @@ def restored(record: Record) -> Message | None:
     topic, queue_id = pairs.get(PROPERTY_REAL_TOPIC), pairs.get(PROPERTY_REAL_QUEUE_ID, "")
     if not topic or topic in _NO_TARGETS or not queue_id.isdecimal():
         return None
+    return stored_again(record, topic, int(queue_id), record.properties.decode("utf-8", "replace"))
+
+
+def stored_again(record: Record, topic: str, queue_id: int, properties: str) -> Message:
+    """Return a stored message as it is stored in another place."""
     return Message(
         topic=topic,
-        queue_id=int(queue_id),
+        queue_id=queue_id,
         body=record.body,
         flag=record.flag,
-        properties=record.properties.decode("utf-8", "replace"),
+        properties=properties,
         sys_flag=record.sys_flag,
         born_timestamp=record.born_timestamp,
         born_host=record.born_host,

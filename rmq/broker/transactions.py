@@ -25,7 +25,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from rmq.broker.config import BrokerSetup
-from rmq.broker.delays import park
+from rmq.broker.delays import park, stored_again
 from rmq.broker.offsets import ConsumerOffsetTable
 from rmq.broker.sessions import ProducerGroups
 from rmq.broker.settings import Settings
@@ -113,10 +113,7 @@ def committed_message(half: Record, max_delay_level: int) -> Message | None:
         return None
     wait = pairs.get(PROPERTY_WAIT)
     message = attrs.evolve(
-        _copy(half, pairs),
-        topic=real_topic,
-        queue_id=int(queue_id),
-        properties=half.properties.decode("utf-8", "replace"),
+        stored_again(half, real_topic, int(queue_id), half.properties.decode("utf-8", "replace")),
         sys_flag=half.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT,
         prepared_transaction_offset=half.phy_offset,
         wait_store_msg_ok=wait is None or parse_boolean(wait),
@@ -156,24 +153,7 @@ def put_back(half: Record, pairs: dict[str, str], to_topic: str = TRANS_HALF_TOP
     Its flag and reconsumeTimes are kept, which Apache loses.
     Java: TransactionalMessageBridge#renewHalfMessageInner, DefaultTransactionalMessageCheckListener
     """
-    return attrs.evolve(_copy(half, pairs), topic=to_topic)
-
-
-def _copy(record: Record, pairs: dict[str, str]) -> Message:
-    return Message(
-        topic=record.topic,
-        queue_id=QUEUE_ID,
-        body=record.body,
-        flag=record.flag,
-        properties=encode_properties(pairs),
-        sys_flag=record.sys_flag,
-        born_timestamp=record.born_timestamp,
-        born_host=record.born_host,
-        store_host=record.store_host,
-        reconsume_times=record.reconsume_times,
-        wait_store_msg_ok=False,
-        was_stored=True,
-    )
+    return stored_again(half, to_topic, QUEUE_ID, encode_properties(pairs))
 
 
 def _number(text: str | None) -> int:

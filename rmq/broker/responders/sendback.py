@@ -15,7 +15,7 @@ from random import Random
 import attrs
 from twisted.internet.defer import Deferred
 
-from rmq.broker.delays import park
+from rmq.broker.delays import park, stored_again
 from rmq.broker.groups import SubscriptionGroupTable
 from rmq.broker.refusals import FAQ
 from rmq.broker.responders.sending import MAX_RECONSUME_VERSION
@@ -130,20 +130,9 @@ class SendBackResponder:
         if dead:
             topic = self._topic(DLQ_PREFIX + header.group, 1)
         pairs[PROPERTY_DELAY] = str(level)
-        message = Message(
-            topic=topic.topic_name,
-            queue_id=0 if dead else self._retry_queue(group, topic),
-            body=record.body,
-            flag=record.flag,
-            properties=encode_properties(pairs),
-            sys_flag=record.sys_flag,
-            born_timestamp=record.born_timestamp,
-            born_host=record.born_host,
-            store_host=record.store_host,
-            reconsume_times=record.reconsume_times + 1,
-            wait_store_msg_ok=False,
-            was_stored=True,
-        )
+        queue_id = 0 if dead else self._retry_queue(group, topic)
+        message = stored_again(record, topic.topic_name, queue_id, encode_properties(pairs))
+        message.reconsume_times += 1
         return park(message, pairs, level, self._max_delay_level) if level else message
 
     def _retry_queue(self, group: SubscriptionGroupConfig, topic: TopicConfig) -> int:

@@ -179,7 +179,7 @@ class Cluster:
         self._register(role)
         deadline = time.monotonic() + BOOT_DEADLINE_S
         while not self.stopping:
-            for ready in self._ready(0.5):
+            for ready in self._ready():
                 for line in self._output(ready):
                     _say(line)
                     if ready is role and BOOT_LINE_PARTS in line:
@@ -190,7 +190,7 @@ class Cluster:
                 raise BootFailure(f"{role.name} is not up after {BOOT_DEADLINE_S:.0f} s; see {role.log}")
 
     def _watch(self) -> None:
-        for role in self._ready(0.5):
+        for role in self._ready():
             for line in self._output(role):
                 _say(line)
         now = time.monotonic()
@@ -203,8 +203,8 @@ class Cluster:
         assert role.process is not None and role.process.stdout is not None
         self.selector.register(role.process.stdout, selectors.EVENT_READ, role)
 
-    def _ready(self, seconds: float) -> list[Role]:
-        return [key.data for key, _ in self.selector.select(seconds)]
+    def _ready(self) -> list[Role]:
+        return [key.data for key, _ in self.selector.select(0.5)]
 
     def _output(self, role: Role) -> list[str]:
         """Return the lines that ``role`` printed; at the end of its output handle its end."""

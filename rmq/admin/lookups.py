@@ -38,9 +38,9 @@ def admin_of(call: Call) -> Admin:
     return Admin(call.invoke, call.namesrvs)
 
 
-async def ask_namesrv(call: Call, contract: Contract[H, B, RH, RB], header: H, body: B) -> Response[RH, RB]:
+async def ask_namesrv(call: Call, contract: Contract[H, None, RH, RB], header: H) -> Response[RH, RB]:
     """Ask one NameServer after the other until one answers; a refusal is an answer. Raises RequestFailed."""
-    return await admin_of(call).ask_namesrv(contract, header, body)
+    return await admin_of(call).ask_namesrv(contract, header, None)
 
 
 async def cluster_info(call: Call) -> ClusterInfo:
@@ -116,13 +116,13 @@ def one_cluster(call: Call, info: ClusterInfo) -> tuple[str, list[str]]:
 
 
 async def ask_all(
-    call: Call, addrs: Iterable[str], contract: Contract[H, B, RH, RB], header: H, body: B
+    call: Call, addrs: Iterable[str], contract: Contract[H, None, RH, RB], header: H
 ) -> tuple[list[tuple[str, Response[RH, RB]]], list[RequestFailed]]:
     """Ask all servers at once; return the answers by address, and the failures of the other servers."""
 
     async def ask(addr: str) -> Response[RH, RB] | RequestFailed:
         try:
-            return await call.invoke(addr, contract, header, body)
+            return await call.invoke(addr, contract, header, None)
         except RequestFailed as error:
             return error
 
@@ -133,11 +133,11 @@ async def ask_all(
 
 
 async def ask_each(
-    call: Call, addrs: Iterable[str], contract: Contract[H, B, RH, RB], header: H, body: B
+    call: Call, addrs: Iterable[str], contract: Contract[H, None, RH, RB], header: H
 ) -> list[tuple[str, Response[RH, RB]]]:
     """Ask all servers at once, for a result that needs every answer; raises the RequestFailed of the first failure."""
     asked = list(addrs)
-    answers = await together(call.invoke(addr, contract, header, body) for addr in asked)
+    answers = await together(call.invoke(addr, contract, header, None) for addr in asked)
     return list(zip(asked, answers, strict=True))
 
 

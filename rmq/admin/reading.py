@@ -24,7 +24,7 @@ HOLD_MS = 1000
 async def queues_of(call: Call, topic: str) -> dict[MessageQueue, tuple[str, TopicOffset]]:
     """Return the queues of a topic with the broker to ask and their offsets now; raises NotFound."""
     brokers = addresses_by_name((await route_of(call, topic)).broker_datas)
-    answers = await ask_each(call, brokers.values(), GET_TOPIC_STATS_INFO, TopicHeader(topic=topic), None)
+    answers = await ask_each(call, brokers.values(), GET_TOPIC_STATS_INFO, TopicHeader(topic=topic))
     return {queue: (addr, at) for addr, answer in answers for queue, at in sorted(answer.body.offset_table.items())}
 
 

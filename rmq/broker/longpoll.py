@@ -51,11 +51,8 @@ class LongPolls:
 
     _log = Logger()
 
-    def __init__(
-        self, max_offset: Callable[[str, int], int], *, sweep_ms: int = SWEEP_MS, limit: int = MAX_HELD
-    ) -> None:
+    def __init__(self, max_offset: Callable[[str, int], int], *, limit: int = MAX_HELD) -> None:
         self._max_offset = max_offset
-        self._sweep_ms = sweep_ms
         self._limit = limit
         self._queues: dict[tuple[str, int], dict[HeldPull, None]] = {}
         self._channels: dict[object, set[HeldPull]] = {}
@@ -132,7 +129,7 @@ class LongPolls:
         for start in range(0, len(due), WAKE_AT_ONCE):
             self._wake([pull for pull in due[start : start + WAKE_AT_ONCE] if self._holds(pull)])
             yield
-        if self._swept_ms is None or now_ms - self._swept_ms >= self._sweep_ms:
+        if self._swept_ms is None or now_ms - self._swept_ms >= SWEEP_MS:
             self._swept_ms = now_ms
             queues = list(self._queues)
             for start in range(0, len(queues), QUEUES_AT_ONCE):

@@ -140,7 +140,6 @@ class HAService(Service):
         term: Term | None = None,
     ) -> None:
         self._platform = platform
-        self._term = term
         self._store = store
         self._config = config
         self._host = host

@@ -75,7 +75,6 @@ class RemotingClient(Service):
         platform: Platform,
         *,
         responders: ResponderTable | None = None,
-        idle_seconds: float = IDLE_SECONDS,
         name: str = "remoting client",
         tls: ClientTls | None = None,
         sign: Callable[[RemotingCommand], None] | None = None,
@@ -83,7 +82,6 @@ class RemotingClient(Service):
         self.setName(name)
         self._platform = platform
         self._responders = ResponderTable() if responders is None else responders
-        self._idle_seconds = idle_seconds
         self._tls = tls
         self._sign = sign
         self._channels: dict[str, Channel] = {}
@@ -242,7 +240,7 @@ class RemotingClient(Service):
             self._responders,
             self._platform.reactor,
             id=self._next_id,
-            idle_seconds=self._idle_seconds,
+            idle_seconds=IDLE_SECONDS,
             opened=self._opened,
             closed=self._closed,
             why_lost=self._why_lost,

@@ -41,7 +41,6 @@ from rmq.wire.record import (
 )
 
 _HEAD_V4 = HEADS[0]
-_pack_v4 = _HEAD_V4.pack
 _pack_length = PROPERTIES_LENGTH.pack
 _crc32 = zlib.crc32
 

@@ -34,11 +34,11 @@ class CommitLog:
 
     _log = Logger()
 
-    def __init__(self, disk: Disk, folder: str, segment_bytes: int, *, open_files: int = 64) -> None:
+    def __init__(self, disk: Disk, folder: str, segment_bytes: int) -> None:
         self._disk = disk
         self.folder = folder
         self.segment_bytes = segment_bytes
-        self._files = OpenFiles(disk, open_files)
+        self._files = OpenFiles(disk, 64)
         #: start offsets of all files, without holes
         self._starts: list[int] = []
         self.end = 0

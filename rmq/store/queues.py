@@ -35,15 +35,13 @@ class QueueTable:
 
     _log = Logger()
 
-    def __init__(
-        self, disk: Disk, root: str, file_bytes: int, *, ext_file_bytes: int | None = None, open_files: int = 256
-    ) -> None:
+    def __init__(self, disk: Disk, root: str, file_bytes: int, *, ext_file_bytes: int | None = None) -> None:
         self._disk = disk
         self._root = root
         self.file_bytes = file_bytes
         #: length of extension files; None without extension
         self._ext_file_bytes = ext_file_bytes
-        self._files = OpenFiles(disk, open_files)
+        self._files = OpenFiles(disk, 256)
         self._queues: dict[Key, ConsumeQueue] = {}
         #: how many of them are light message queues
         self.lmq_queues = 0

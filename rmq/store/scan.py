@@ -101,7 +101,6 @@ class LogFiles:
     """The commit log of a store as scanning wants it; read only."""
 
     def __init__(self, disk: Disk, folder: str) -> None:
-        self._disk = disk
         self.folder = folder
         names = [name for name in disk.list_dir(folder) if layout.file_start(name) is not None]
         self.starts = [int(name) for name in names]

@@ -136,9 +136,9 @@ def without_op_times(log: bytes) -> bytes:
     return bytes(plain)
 
 
-def half_ext(queue_id: int = 0, group: str = "PG", more: str = "", **fields: str) -> dict[str, str]:
+def half_ext(queue_id: int = 0, more: str = "", **fields: str) -> dict[str, str]:
     """Return the header of a half message."""
-    props = f"UNIQ_KEY\x0100FF\x02WAIT\x01true\x02TRAN_MSG\x01true\x02PGROUP\x01{group}{more}"
+    props = f"UNIQ_KEY\x0100FF\x02WAIT\x01true\x02TRAN_MSG\x01true\x02PGROUP\x01PG{more}"
     return send_ext(queue_id=queue_id, props=props, **({"f": "4"} | fields))
 
 

@@ -38,8 +38,8 @@ def all_frames(log: LogFiles, start: int) -> list[Place]:
 class DamagedPair(Pair):
     """A pair of stores whose bytes can be changed, and of which all records are known from before."""
 
-    def __init__(self, common: int, old: int, new: int, *, end: str = "stop") -> None:
-        super().__init__(common, old, new, end=end)
+    def __init__(self, common: int, old: int, new: int) -> None:
+        super().__init__(common, old, new)
         log = LogFiles(self.box.disk, self.folder(ROOT))
         found = all_frames(log, 0)
         log.close()

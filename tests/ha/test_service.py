@@ -554,7 +554,6 @@ class BadMasterTests(ServiceCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.server_peers: list[Recorder] = []
 
     def listen(self) -> None:
         factory = Factory.forProtocol(Recorder)

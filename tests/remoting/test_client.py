@@ -100,9 +100,9 @@ class ClientCase(SynchronousTestCase):
     def ask(self, addr: str = ADDR, timeout_ms: float = 2000) -> Deferred[Response[WhoHeader, None]]:
         return self.client.invoke(addr, ASK, WhoHeader(), None, timeout_ms=timeout_ms)
 
-    def ask_in_vain(self, addr: str = ADDR) -> None:
+    def ask_in_vain(self) -> None:
         """Ask, and do not care what becomes of it."""
-        self.ask(addr).addErrback(lambda failure: None)
+        self.ask().addErrback(lambda failure: None)
 
 
 class SignedTests(ClientCase):

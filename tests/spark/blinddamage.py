@@ -7,7 +7,6 @@ stays well-formed. The same seed does the same damage to the same pair.
 
 from __future__ import annotations
 
-import os
 import random
 import struct
 import zlib
@@ -274,10 +273,3 @@ def _mend(pair: Pair, name: str) -> bool:
         at += size
     pair.write(name, bytes(fresh))
     return bytes(fresh) != after
-
-
-def remove_empty_folders(folder: Path) -> None:
-    """Leave no folder behind that damage made."""
-    for path, _, _ in os.walk(folder, topdown=False):
-        if not os.listdir(path):
-            os.rmdir(path)

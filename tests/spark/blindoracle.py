@@ -71,8 +71,6 @@ _UNIT = struct.Struct(">qiq")
 _ENTRY = struct.Struct(">iqii")
 _INDEX_HEADER = struct.Struct(">qqqqii")
 _EXT_UNIT = struct.Struct(">hqqh")
-#: what the stores of these tests were configured with: slots and entries of an index file by its length
-_INDEX_SHAPES = {40 + slots * 4 + entries * 20: slots for slots, entries in ((128, 400), (101, 400), (1000, 400))}
 
 #: settings that a table of 4.9 does not have
 _ONLY_5X = ("attributes", "consumeMessageOrderly", "consumeTimeoutMinute", "groupRetryPolicy", "groupSysFlag")

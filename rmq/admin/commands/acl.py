@@ -45,7 +45,7 @@ PERM = ("DENY", "PUB", "SUB", "PUB|SUB", "SUB|PUB")
 async def acl_version(call: Call) -> Outcome:
     """Status 1 when a broker has no access control."""
     rows = []
-    answers, failures = await ask_all(call, await members(call), GET_BROKER_CLUSTER_ACL_INFO, None, None)
+    answers, failures = await ask_all(call, await members(call), GET_BROKER_CLUSTER_ACL_INFO, None)
     for addr, answer in answers:
         header = answer.header
         version = msgspec.json.decode(header.version, type=DataVersion)
@@ -65,7 +65,7 @@ async def acl_version(call: Call) -> Outcome:
 async def acl_show(call: Call) -> Outcome:
     """Status 1 when a broker has no access control."""
     rows: list[tuple[object, ...]] = []
-    answers, failures = await ask_all(call, await members(call), GET_BROKER_CLUSTER_ACL_CONFIG, None, None)
+    answers, failures = await ask_all(call, await members(call), GET_BROKER_CLUSTER_ACL_CONFIG, None)
     for addr, answer in answers:
         rows += [(addr, None, one, *[None] * 6) for one in answer.body.global_white_addrs]
         rows += [(addr, *_described(one, call.options.show_secrets)) for one in answer.body.plain_access_configs]

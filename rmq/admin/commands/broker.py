@@ -42,7 +42,7 @@ from rmq.wire.contract import Contract
 @command("broker show", "show the runtime figures of brokers", NAMESRV, CLUSTER, ONE_BROKER)
 async def broker_show(call: Call) -> Outcome:
     """The figures of all brokers that answer."""
-    answers, failures = await ask_all(call, await targets(call), GET_BROKER_RUNTIME_INFO, None, None)
+    answers, failures = await ask_all(call, await targets(call), GET_BROKER_RUNTIME_INFO, None)
     tables = {addr: answer.body.table for addr, answer in answers}
     rows = [(addr, key, value) for addr, table in tables.items() for key, value in sorted(table.items())]
     mqadmin_text = columns.broker_status(tables, with_addr=call.options.brokerAddr is None)
@@ -72,7 +72,7 @@ async def broker_config(call: Call) -> Outcome:
             names |= {master: f"Master: {master}"} if master else {}
             names |= {addr: f"My Master: {master}=====Slave: {addr}" for addr in slaves}
     brokers = list(names) or await targets(call)
-    answers, failures = await ask_all(call, brokers, GET_BROKER_CONFIG, None, None)
+    answers, failures = await ask_all(call, brokers, GET_BROKER_CONFIG, None)
     tables = {addr: decode_properties(answer.body, addr) for addr, answer in answers}
     keys = sorted({key for table in tables.values() for key in table})
     if call.options.diff:
@@ -112,7 +112,7 @@ async def broker_set(call: Call) -> Outcome:
 
 async def _check_key(call: Call, brokers: list[str], key: str) -> None:
     """NotFound when a broker has no such key: it would take the request, and nothing would change."""
-    for addr, answer in await ask_each(call, brokers, GET_BROKER_CONFIG, None, None):
+    for addr, answer in await ask_each(call, brokers, GET_BROKER_CONFIG, None):
         known = decode_properties(answer.body, addr)
         if key not in known:
             meant = difflib.get_close_matches(key, known, n=1)

@@ -34,7 +34,7 @@ async def cluster_list(call: Call) -> Outcome:
         for broker_id, addr in sorted(info.broker_addr_table[name].broker_addrs.items())
     ]
     addrs = dict.fromkeys(addr for *_, addr in places)
-    answers, failures = await ask_all(call, addrs, GET_BROKER_RUNTIME_INFO, None, None)
+    answers, failures = await ask_all(call, addrs, GET_BROKER_RUNTIME_INFO, None)
     figures = {addr: answer.body.table for addr, answer in answers}
     members = [(*place, figures.get(place[-1])) for place in places]
     if call.options.totals:

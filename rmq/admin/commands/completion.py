@@ -131,7 +131,7 @@ async def _names(call: Call) -> Iterable[str]:
     if kind == "contexts":
         return Contexts.of(os.environ).names()
     if kind in ("topics", "groups"):
-        topics = (await ask_namesrv(call, GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None, None)).body.topic_list
+        topics = (await ask_namesrv(call, GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None)).body.topic_list
         of_groups = (RETRY_PREFIX, DLQ_PREFIX)
         if kind == "topics":
             return [name for name in topics if not name.startswith(of_groups)]

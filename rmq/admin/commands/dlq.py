@@ -24,7 +24,7 @@ GROUP = subject("group", "-g", "--groupName", metavar="GROUP")
 @command("dlq list", "list the groups that gave messages up, with how many there are", NAMESRV)
 async def dlq_list(call: Call) -> Outcome:
     """Ask the brokers of each dead-letter topic."""
-    topics = (await ask_namesrv(call, GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None, None)).body.topic_list
+    topics = (await ask_namesrv(call, GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None)).body.topic_list
     letters = sorted(topic for topic in topics if topic.startswith(DLQ_PREFIX))
     if not letters:
         check_registered(call, await cluster_info(call))

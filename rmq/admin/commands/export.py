@@ -53,8 +53,8 @@ _GROUPS = "subscriptionGroup"
 
 async def _topics(call: Call, brokers: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    hidden = dict(await ask_each(call, brokers, GET_SYSTEM_TOPIC_LIST_FROM_BROKER, None, None))
-    for addr, answer in await ask_each(call, brokers, GET_ALL_TOPIC_CONFIG, None, None):
+    hidden = dict(await ask_each(call, brokers, GET_SYSTEM_TOPIC_LIST_FROM_BROKER, None))
+    for addr, answer in await ask_each(call, brokers, GET_ALL_TOPIC_CONFIG, None):
         table = fastjson.decode(answer.body, TopicConfigWrapper).topic_config_table
         for name, topic in sorted(table.items()):
             special = name.startswith((RETRY_PREFIX, DLQ_PREFIX))
@@ -69,7 +69,7 @@ async def _topics(call: Call, brokers: list[str]) -> dict[str, Any]:
 
 async def _groups(call: Call, brokers: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for _, answer in await ask_each(call, brokers, GET_ALL_SUBSCRIPTIONGROUP_CONFIG, None, None):
+    for _, answer in await ask_each(call, brokers, GET_ALL_SUBSCRIPTIONGROUP_CONFIG, None):
         table = fastjson.decode(answer.body, SubscriptionGroupWrapper).subscription_group_table
         for name, group in sorted(table.items()):
             before = found.get(name)
@@ -88,7 +88,7 @@ async def _groups(call: Call, brokers: list[str]) -> dict[str, Any]:
 )
 async def export_configs(call: Call) -> Outcome:
     """By broker name; values are those that the brokers answer."""
-    answers = await ask_each(call, await targets(call), GET_BROKER_CONFIG, None, None)
+    answers = await ask_each(call, await targets(call), GET_BROKER_CONFIG, None)
     tables = [decode_properties(answer.body, addr) for addr, answer in answers]
     configs = {table.get("brokerName", addr): table for (addr, _), table in zip(answers, tables, strict=True)}
     return _written(call, {"brokerConfigs": configs, "exportTime": call.now_ms}, "configs")
@@ -104,7 +104,7 @@ async def export_configs(call: Call) -> Outcome:
 )
 async def export_metrics(call: Call) -> Outcome:
     """By address; `metrics` of the brokers themselves has more, for Prometheus."""
-    answers = await ask_each(call, await targets(call), GET_BROKER_RUNTIME_INFO, None, None)
+    answers = await ask_each(call, await targets(call), GET_BROKER_RUNTIME_INFO, None)
     figures = {addr: dict(sorted(answer.body.table.items())) for addr, answer in answers}
     return _written(call, {"runtimeFigures": figures, "exportTime": call.now_ms}, "metrics")
 

@@ -441,13 +441,13 @@ async def _check_group(call: Call, brokers: Iterable[str], group: str) -> None:
     """NotFound when it has no topic and all brokers answer that they have neither the group nor offsets of it."""
     if not {RETRY_PREFIX + group, DLQ_PREFIX + group}.isdisjoint(await admin_of(call).topics()):
         return
-    configs, failures = await ask_all(call, brokers, GET_ALL_SUBSCRIPTIONGROUP_CONFIG, None, None)
+    configs, failures = await ask_all(call, brokers, GET_ALL_SUBSCRIPTIONGROUP_CONFIG, None)
     if failures or any(
         group in fastjson.decode(answer.body, SubscriptionGroupWrapper).subscription_group_table
         for _, answer in configs
     ):
         return
-    offsets, failures = await ask_all(call, brokers, GET_ALL_CONSUMER_OFFSET, None, None)
+    offsets, failures = await ask_all(call, brokers, GET_ALL_CONSUMER_OFFSET, None)
     if failures or any(key.rpartition("@")[2] == group for _, answer in offsets for key in answer.body.offset_table):
         return
     raise NotFound(f"there is no group {group}: no broker knows it or has offsets of it")
@@ -720,7 +720,7 @@ async def group_clone(call: Call) -> Outcome:
     """
     options = call.options
     brokers = addresses_by_name((await route_of(call, options.topic)).broker_datas)
-    tables, failures = await ask_all(call, brokers.values(), GET_ALL_CONSUMER_OFFSET, None, None)
+    tables, failures = await ask_all(call, brokers.values(), GET_ALL_CONSUMER_OFFSET, None)
     # brokers would take the request, and nothing would change
     if not failures and not any(f"{options.topic}@{options.source}" in one.body.offset_table for _, one in tables):
         raise NotFound(f"group {options.source} has no offset in topic {options.topic}")
@@ -777,7 +777,7 @@ async def group_config(call: Call) -> Outcome:
         places = {addr: (one.cluster, name) for name, one in table.items() for addr in one.broker_addrs.values()}
         if not (options.clusterName or options.brokerAddr):
             options.brokerAddr = list(addresses_by_name(table.values()).values())
-    answers, failures = await ask_all(call, await targets(call), GET_ALL_SUBSCRIPTIONGROUP_CONFIG, None, None)
+    answers, failures = await ask_all(call, await targets(call), GET_ALL_SUBSCRIPTIONGROUP_CONFIG, None)
     groups = {addr: fastjson.decode(answer.body, _Groups).subscription_group_table for addr, answer in answers}
     found = {addr: table[options.group] for addr, table in groups.items() if options.group in table}
     rows = [(addr, key, _flat(value)) for addr, config in found.items() for key, value in sorted(config.items())]
@@ -867,7 +867,7 @@ async def group_lag(call: Call) -> Outcome:
     now_ms = call.now_ms
     rows = []
     lines: list[columns.Lagging] = []
-    answers, failures = await ask_all(call, await targets(call), GET_BROKER_CONSUME_STATS, header, None)
+    answers, failures = await ask_all(call, await targets(call), GET_BROKER_CONSUME_STATS, header)
     for addr, answer in answers:
         found = [
             (group, queue, at)

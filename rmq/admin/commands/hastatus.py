@@ -47,7 +47,7 @@ async def ha_status(call: Call) -> Outcome:
     registered = {addrs[MASTER_ID]: len(addrs) - 1 for addrs in groups.values() if MASTER_ID in addrs}
     is_bad = len(registered) < len(groups)
     brokers = given or present_masters(call, groups)
-    answers, failures = await ask_all(call, brokers, GET_BROKER_HA_STATUS, None, None)
+    answers, failures = await ask_all(call, brokers, GET_BROKER_HA_STATUS, None)
     away = {None, *(failure.addr for failure in failures if not isinstance(failure, Refused))}
     slaves = [
         addr
@@ -56,7 +56,7 @@ async def ha_status(call: Call) -> Outcome:
         for number, addr in addrs.items()
         if number != MASTER_ID
     ]
-    of_slaves, failed_slaves = await ask_all(call, slaves, GET_BROKER_HA_STATUS, None, None)
+    of_slaves, failed_slaves = await ask_all(call, slaves, GET_BROKER_HA_STATUS, None)
     for addr, answer in answers + of_slaves:
         found[addr] = info = answer.body
         texts.append("\n".join([f"{addr}: {'master' if info.master else 'slave'}", *_lines(info)]))

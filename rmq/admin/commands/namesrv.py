@@ -27,7 +27,7 @@ VALUE = subject("value", "-v", "--value", metavar="VALUE")
 @command("namesrv config", "show the configuration of NameServers", NAMESRV)
 async def namesrv_config(call: Call) -> Outcome:
     """The configuration of all NameServers that answer."""
-    answers, failures = await ask_all(call, call.options.namesrvAddr, GET_NAMESRV_CONFIG, None, None)
+    answers, failures = await ask_all(call, call.options.namesrvAddr, GET_NAMESRV_CONFIG, None)
     tables = {addr: decode_properties(answer.body, addr) for addr, answer in answers}
     rows = [(addr, key, value) for addr, table in tables.items() for key, value in sorted(table.items())]
     mqadmin_text = columns.configurations(tables)
@@ -49,7 +49,7 @@ async def kv_list(call: Call) -> Outcome:
     """Status 2 when there is no such namespace."""
     name = call.options.namespace
     try:
-        answer = await ask_namesrv(call, GET_KVLIST_BY_NAMESPACE, NamespaceHeader(namespace=name), None)
+        answer = await ask_namesrv(call, GET_KVLIST_BY_NAMESPACE, NamespaceHeader(namespace=name))
     except Refused as error:
         raise _absent(error, f"no namespace {name}") from None
     return tabular(("key", "value"), sorted(answer.body.table.items()), nothing="no key")
@@ -60,7 +60,7 @@ async def kv_get(call: Call) -> Outcome:
     """Status 2 when there is no such key."""
     header = KVConfigHeader(namespace=call.options.namespace, key=call.options.key)
     try:
-        value = (await ask_namesrv(call, GET_KV_CONFIG, header, None)).header.value
+        value = (await ask_namesrv(call, GET_KV_CONFIG, header)).header.value
     except Refused as error:
         raise _absent(error, f"no key {header.key} in namespace {header.namespace}") from None
     return Outcome(text=value or "", data=value)

@@ -40,7 +40,7 @@ async def producer_members(call: Call) -> Outcome:
 @command("producer list", "list the producers that are connected to brokers", NAMESRV, CLUSTER, ONE_BROKER)
 async def producer_list(call: Call) -> Outcome:
     """A broker before 4.9.5 does not know the request."""
-    answers, failures = await ask_all(call, await targets(call), GET_ALL_PRODUCER_INFO, None, None)
+    answers, failures = await ask_all(call, await targets(call), GET_ALL_PRODUCER_INFO, None)
     rows = [
         (addr, group, one.client_id, one.remote_ip.lstrip("/"), one.language, version_desc(one.version),
          time_text(one.last_update_timestamp))

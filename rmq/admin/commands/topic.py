@@ -86,7 +86,7 @@ PERMS = {"r": PERM_READ, "w": PERM_WRITE, "rw": PERM_READ | PERM_WRITE, "2": 2, 
 )
 async def topic_list(call: Call) -> Outcome:
     """Read the NameServer's topics; ``--groups`` asks the brokers of each topic."""
-    everything = (await ask_namesrv(call, GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None, None)).body.topic_list
+    everything = (await ask_namesrv(call, GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None)).body.topic_list
     failures: list[RequestFailed] = []
     if call.options.as_mqadmin:
         topics = [name for name in everything if not (call.options.groups and name.startswith(_OF_GROUPS))]
@@ -116,10 +116,10 @@ _OF_GROUPS = (RETRY_PREFIX, DLQ_PREFIX)
 
 async def _system_topics(call: Call) -> tuple[set[str], list[RequestFailed]]:
     """Return clusters, brokers and what brokers call system topics, and the failures of brokers."""
-    known = (await ask_namesrv(call, GET_SYSTEM_TOPIC_LIST_FROM_NS, None, None)).body.topic_list
+    known = (await ask_namesrv(call, GET_SYSTEM_TOPIC_LIST_FROM_NS, None)).body.topic_list
     info = await cluster_info(call)
     brokers = addresses_by_name(info.broker_addr_table.values()).values()
-    own, failures = await ask_all(call, brokers, GET_SYSTEM_TOPIC_LIST_FROM_BROKER, None, None)
+    own, failures = await ask_all(call, brokers, GET_SYSTEM_TOPIC_LIST_FROM_BROKER, None)
     return {*known, *(topic for _, answer in own for topic in answer.body.topic_list)}, failures
 
 
@@ -134,7 +134,7 @@ async def _cluster_and_groups_of(call: Call, topic: str) -> tuple[str, list[str]
     except NotFound:
         return "", [], []
     brokers = addresses_by_name(route.broker_datas).values()
-    answers, failures = await ask_all(call, brokers, QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic=topic), None)
+    answers, failures = await ask_all(call, brokers, QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic=topic))
     found = {group for _, answer in answers for group in answer.body.group_list}
     return route.broker_datas[0].cluster if route.broker_datas else "", sorted(found), failures
 
@@ -282,7 +282,7 @@ async def _order_conf(call: Call) -> str:
     topic = call.options.topic
     try:
         header = KVConfigHeader(namespace=ORDER_NAMESPACE, key=topic)
-        return (await ask_namesrv(call, GET_KV_CONFIG, header, None)).header.value or ""
+        return (await ask_namesrv(call, GET_KV_CONFIG, header)).header.value or ""
     except Refused as error:
         if error.code != ResponseCode.QUERY_NOT_FOUND:
             raise
@@ -351,9 +351,9 @@ async def topic_delete(call: Call) -> Outcome:
 
 async def _check_topic(call: Call, brokers: list[str], topic: str) -> None:
     """NotFound when all brokers and all NameServers answer that they have no such topic."""
-    stats, failures = await ask_all(call, brokers, GET_TOPIC_STATS_INFO, TopicHeader(topic=topic), None)
+    stats, failures = await ask_all(call, brokers, GET_TOPIC_STATS_INFO, TopicHeader(topic=topic))
     header = GetRouteInfoHeader(topic=topic)
-    routes, more = await ask_all(call, call.options.namesrvAddr, GET_ROUTEINFO_BY_TOPIC, header, None)
+    routes, more = await ask_all(call, call.options.namesrvAddr, GET_ROUTEINFO_BY_TOPIC, header)
     absent = [one for one in failures + more if isinstance(one, Refused) and one.code == ResponseCode.TOPIC_NOT_EXIST]
     if not stats and not routes and len(absent) == len(failures + more):
         raise NotFound(f"there is no topic {topic}")
@@ -381,7 +381,7 @@ async def topic_stats(call: Call) -> Outcome:
     A broker that has not answered once is not asked again, and its topics have no row: their sums would lack its part.
     """
     only = call.options.topic
-    names = (await ask_namesrv(call, GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None, None)).body.topic_list
+    names = (await ask_namesrv(call, GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None)).body.topic_list
     topics = [name for name in sorted(names) if not name.startswith(_OF_GROUPS) and only in (None, name)]
     if not topics and not call.options.as_mqadmin:
         check_registered(call, await cluster_info(call))
@@ -412,7 +412,7 @@ async def _stats_of(call: Call, topic: str, brokers: list[str]) -> list[columns.
     """Return the rows of one topic; raises RequestFailed."""
     rows: list[columns.Counted] = []
     sent_rate, sent = await _counted(call, brokers, "TOPIC_PUT_NUMS", topic)
-    asked = await ask_each(call, brokers, QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic=topic), None)
+    asked = await ask_each(call, brokers, QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic=topic))
     groups = sorted({group for _, answer in asked for group in answer.body.group_list})
     for group in groups:
         rate, consumed = await _counted(call, brokers, "GROUP_GET_NUMS", f"{topic}@{group}")

@@ -81,7 +81,7 @@ class ForwardingResponder:
             )
         pushed = ResetOffsetHeader(topic=header.topic, group=header.group, timestamp=header.timestamp, is_force=False)
         for member in list(online.members.values()):
-            _check_version(member, V3_0_7_SNAPSHOT)
+            _check_version(member)
             member.channel.oneway(RESET_CONSUMER_CLIENT_OFFSET, pushed, _offsets_for(member, table))
         self._log.info(
             "{peer} resets the offsets of group {group} in topic {topic}: {count} members were notified",
@@ -134,7 +134,7 @@ class ForwardingResponder:
             if not (header.client_addr or "").strip() or member.client_id == header.client_addr
         ]
         for member in asked:
-            _check_version(member, V3_0_7_SNAPSHOT)
+            _check_version(member)
         question = ConsumerStatusHeader(topic=header.topic, group=header.group)
         answers = await gatherResults([self._status(member, question) for member in asked], consumeErrors=True)
         found = {member.client_id: answer for member, answer in zip(asked, answers, strict=True) if answer is not None}
@@ -209,8 +209,8 @@ class ForwardingResponder:
         return Reply(body=answer.body, code=answer.code, remark=answer.remark, ext=answer.ext_fields)
 
 
-def _check_version(member: Member, least: int) -> None:
-    if member.version < least:
+def _check_version(member: Member) -> None:
+    if member.version < V3_0_7_SNAPSHOT:
         raise Refuse(
             ResponseCode.SYSTEM_ERROR,
             f"the client does not support this feature. version={version_desc(member.version)}",

@@ -41,7 +41,6 @@ FRESH_S = 1.0
 APACHE = "Apache 5.3.3"
 RUST = "rocketmq-rust"
 OWN = "rmq"
-LIBRARY = "prometheus-client"
 
 #: the labels' values, then a number (gauge, counter) or (bounds, counts, sum) of a histogram
 Row = tuple[tuple[str, ...], Any]

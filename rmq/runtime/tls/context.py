@@ -69,7 +69,7 @@ class ServerTls(Service):
 
     _log = Logger()
 
-    def __init__(self, disk: Disk, clock: IReactorTime, terms: TlsTerms, *, name: str = "TLS") -> None:
+    def __init__(self, disk: Disk, clock: IReactorTime, terms: TlsTerms) -> None:
         self.terms = terms
         self._disk = disk
         self._clock = clock
@@ -79,7 +79,7 @@ class ServerTls(Service):
         #: days until the certificate ends, at the last warning
         self._warned_days: int | None = None
         self._trouble = ""
-        self._refresh = Periodic(clock, REFRESH_S, self.refresh, name=f"refresh of the certificates of {name}")
+        self._refresh = Periodic(clock, REFRESH_S, self.refresh, name="refresh of the certificates of TLS")
 
     @property
     def mode(self) -> TlsMode:

@@ -144,19 +144,17 @@ def audit_cluster(
     *,
     ends: Ends = lambda pair: None,
     earlier: Mapping[str, Earlier] | None = None,
-    begun: Callable[[Pair], None] = lambda pair: None,
     record_index: str | None = None,
 ) -> ClusterResult:
     """
     Audit every pair and the routes; EngineError when the engine fails.
 
     What is wrong with one store (not there, a dump of another broker) leaves its pair incomplete and the others alone.
-    ``earlier`` are consumer offsets at the previous run, by name of the pair. ``begun`` is called before each pair.
+    ``earlier`` are consumer offsets at the previous run, by name of the pair.
     ``record_index`` is an empty folder for the record index of all stores.
     """
     pairs, found = [], list[Finding]()
     for pair in pairs_of(config):
-        begun(pair)
         own = attrs.evolve(options, cluster=config.cluster, ends=ends(pair), earlier=(earlier or {}).get(pair.name))
         if record_index is not None:
             several = len(pair.broker.slaves) > 1

@@ -66,12 +66,11 @@ class State:
     """
     The answers in a folder, held by one audit at a time; :meth:`open` and :meth:`close` go together.
 
-    ``now_ns`` is the time that files are compared with, ``unchanged_ns`` how long they must have been left alone.
+    ``now_ns`` is the time that files are compared with.
     """
 
     folder: str
     _now_ns: Callable[[], int] = attrs.field(kw_only=True, default=time.time_ns)
-    _unchanged_ns: int = attrs.field(kw_only=True, default=UNCHANGED_NS)
     use: StateUse = attrs.field(init=False)
     _known: dict[bytes, tuple[str, bytes]] = attrs.field(init=False, factory=dict)
     _used: set[bytes] = attrs.field(init=False, factory=set)
@@ -164,7 +163,7 @@ class State:
 
     def is_unchanged(self, modified_ns: int) -> bool:
         """Whether a file with this time may be taken for what it was when it was read."""
-        return modified_ns <= self._now_ns() - self._unchanged_ns
+        return modified_ns <= self._now_ns() - UNCHANGED_NS
 
     @property
     def _path(self) -> str:

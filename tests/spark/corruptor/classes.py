@@ -170,14 +170,11 @@ def is_plain(one: Stored) -> bool:
     return one.topic.startswith(PLAIN_TOPICS) and not one.topic.endswith("-long") and one.owned
 
 
-def some_message(
-    pair: Specimen, chance: random.Random, *, least_body: int = 20, v4: bool = False, last: bool = False
-) -> Stored:
+def some_message(pair: Specimen, chance: random.Random, *, least_body: int = 20, v4: bool = False) -> Stored:
     """
     Return a plain message with others of its queue before and after it, and with other messages around it.
 
-    ``v4``: its addresses are IPv4, so the fields behind them lie where they usually do. ``last`` lets it be the last
-    one of its queue.
+    ``v4``: its addresses are IPv4, so the fields behind them lie where they usually do.
     """
     first: dict[tuple[str, int], int] = {}
     for one in pair.stored:
@@ -189,7 +186,7 @@ def some_message(
         if is_plain(one)
         and least_body <= one.body_size < 700
         and first[one.queue] < one.queue_offset
-        and (last or one.queue_offset < pair.next_offset[one.queue] - 1)
+        and one.queue_offset < pair.next_offset[one.queue] - 1
         and (not v4 or one.body_at - one.phy == 88)
     ]
     return chance.choice(chosen)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import re
 import sys
 from collections.abc import Iterator
@@ -16,7 +15,6 @@ from rmq_audit.cli import commands
 import rmq
 from rmq import local
 from rmq.admin import main as admin
-from rmq.admin.names import NOUNS
 from rmq.container import HELP, USAGE
 from rmq.runtime import launch
 from twisted.plugins import rmq_plugins
@@ -30,14 +28,6 @@ IN_SHORT = {
     "rmq-audit": "compare the stores of replicas",
     "rmq-container": "the entry of the container image",
 }
-
-
-def admin_parser() -> argparse.ArgumentParser:
-    """Return the parser of ``rmq-admin`` with all commands, which the program imports one noun at a time."""
-    for modules, _ in NOUNS.values():
-        for module in modules:
-            importlib.import_module(f"rmq.admin.commands.{module}")
-    return admin.whole_parser()
 
 
 def server_parser(maker: Any) -> argparse.ArgumentParser:
@@ -65,7 +55,7 @@ def parsers() -> dict[str, argparse.ArgumentParser]:
     """Return the parser of each script."""
     return {
         "rmq-local": local.parser(),
-        "rmq-admin": admin_parser(),
+        "rmq-admin": admin.whole_parser(),
         "rmq-namesrv": server_parser(rmq_plugins.namesrv),
         "rmq-broker": server_parser(rmq_plugins.broker),
         "rmq-audit": commands.parser(),

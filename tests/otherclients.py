@@ -45,3 +45,9 @@ def as_others_write(rng: Random, command: RemotingCommand) -> bytes:
     separators = rng.choice(((",", ":"), (",", ":"), (", ", ": ")))
     new = json.dumps(header, separators=separators, ensure_ascii=rng.random() < 0.8).encode("utf-8", "surrogatepass")
     return PREFIX.pack(total - size + len(new), len(new)) + new + frame[PREFIX.size + size :]
+
+
+def pieces(rng: Random, stream: bytes) -> list[bytes]:
+    """Return ``stream`` whole, or cut at one place or three."""
+    cuts = sorted(rng.randrange(len(stream)) for _ in range(rng.choice((0, 0, 1, 3))))
+    return [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True) if start < end]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.admin.command import COMMANDS
-from rmq.admin.main import parse
+from rmq.admin.main import parse, whole_parser
 from rmq.admin.names import ALIASES, INSTEAD, NOT_HERE, NOUNS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -31,9 +30,7 @@ def ended(*arguments: str) -> tuple[int, str]:
 
 class NameTests(SynchronousTestCase):
     def setUp(self) -> None:
-        for modules, _ in NOUNS.values():
-            for module in modules:
-                importlib.import_module(f"rmq.admin.commands.{module}")
+        whole_parser()  # imports all commands
 
     def test_every_command_has_its_noun(self) -> None:
         """A command is found below its noun, and a noun's help names its verbs."""

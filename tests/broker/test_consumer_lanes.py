@@ -14,7 +14,7 @@ from rmq.wire.command import ONEWAY, RemotingCommand, encode_command
 from rmq.wire.frames import PREFIX
 from tests.broker.harness import OneBroker, SidesCase, heartbeat, send_ext
 from tests.needs import need_compiled
-from tests.otherclients import as_others_write
+from tests.otherclients import as_others_write, pieces
 from tests.remoting.peer import LeanTransport, Peer
 from tests.seeds import SEED
 
@@ -168,11 +168,10 @@ class ConsumerLaneTests(SidesCase):
                 command = random_request(chance)
                 command.opaque = opaque
                 stream += as_others_write(chance, command)
-            cuts = sorted(chance.randrange(len(stream)) for _ in range(chance.choice((0, 0, 1, 3))))
+            parts = pieces(chance, stream)
             for peer in peers:
-                for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
-                    if start < end:
-                        peer.send(stream[start:end])
+                for part in parts:
+                    peer.send(part)
             left, right = (list(map(encode_command, peer.received())) for peer in peers)
             self.assertEqual(left, right, f"seed {SEED}, round {number}")
             snapshots = [one.service.offsets.snapshot() for one in self.sides]

@@ -19,7 +19,7 @@ from tests.broker.harness import heartbeat, pull_ext
 from tests.broker.test_lanes import Side, random_send
 from tests.broker.test_waiting_lanes import back_ext, end_ext, half_ext
 from tests.needs import need_compiled
-from tests.otherclients import as_others_write
+from tests.otherclients import as_others_write, pieces
 from tests.remoting.peer import LeanTransport, Peer, one_turn
 from tests.seeds import SEED
 
@@ -151,11 +151,10 @@ class GuardedLaneTests(SynchronousTestCase):
                 written(chance, signed(chance, random_send(random.Random(chance.random()))))
                 for _ in range(chance.randrange(1, 9))
             )
-            cuts = sorted(chance.randrange(len(stream)) for _ in range(chance.choice((0, 0, 1, 3))))
+            parts = pieces(chance, stream)
             for some in peers:
-                for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
-                    if start < end:
-                        some[0].send(stream[start:end])
+                for part in parts:
+                    some[0].send(part)
 
         self.run_rounds(send, sides)
         self.assertGreater(sides[0].taken, 100, f"seed {SEED}: lanes took next to nothing")

@@ -23,7 +23,7 @@ from rmq.wire.frames import PREFIX
 from rmq.wire.record import SCHEDULE_TOPIC, BatchEntry, encode_batch
 from tests.broker.harness import OneBroker, RawClient, send_ext, setup_of
 from tests.needs import need_compiled
-from tests.otherclients import LONG_NAMES, as_others_write
+from tests.otherclients import LONG_NAMES, as_others_write, pieces
 from tests.remoting.peer import LeanTransport, Peer, RecordingTransport, one_turn
 from tests.seeds import SEED
 
@@ -259,11 +259,10 @@ class SendLaneTests(SynchronousTestCase):
             if chance.random() < 0.1:
                 at = chance.randrange(len(stream))
                 stream = stream[:at] + bytes([chance.randrange(256)]) + stream[at + 1 :]
-            cuts = sorted(chance.randrange(len(stream)) for _ in range(chance.choice((0, 0, 1, 3))))
-            pieces = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True) if a < b]
+            parts = pieces(chance, stream)
             for peer in peers:
-                for piece in pieces:
-                    peer.send(piece)
+                for part in parts:
+                    peer.send(part)
             answers = [peer.received() for peer in peers]
             left, right = (list(map(encode_command, found)) for found in answers)
             self.assertEqual(left, right, f"seed {seed}, round {number}")
@@ -276,18 +275,18 @@ class SendLaneTests(SynchronousTestCase):
 
     def test_same_when_many_send_in_one_turn(self) -> None:
         """That holds for what several connections send in one turn of the reactor, which is stored together."""
-        self.many_in_one_turn({}, SEED)
+        self.many_in_one_turn({})
 
     def test_same_when_many_wait_together(self) -> None:
         """That holds where the answers come later, after the sync or with code 11 for want of a slave."""
         flush, master = {"flushDiskType": "SYNC_FLUSH"}, {"brokerRole": "SYNC_MASTER"}
         for values in (flush, master, flush | master):
-            self.many_in_one_turn(values, SEED)
+            self.many_in_one_turn(values)
 
     def test_more_wait_than_are_kept(self) -> None:
         """What is not kept in memory until its sync is read from the log, and queues and index are the same."""
         self.patch(dispatch, "MAX_PENDING", 2)
-        self.many_in_one_turn({"flushDiskType": "SYNC_FLUSH"}, SEED)
+        self.many_in_one_turn({"flushDiskType": "SYNC_FLUSH"})
 
     def test_topic_deleted_while_many_wait(self) -> None:
         """Messages that were written together and wait for their sync do not come back with a topic made again."""
@@ -330,8 +329,8 @@ class SendLaneTests(SynchronousTestCase):
         self.assertGreater(sides[0].taken, 2 * sides[0].calls)
         self.end(*sides)
 
-    def many_in_one_turn(self, values: dict[str, str], seed: int) -> None:
-        chance = random.Random(seed)
+    def many_in_one_turn(self, values: dict[str, str]) -> None:
+        chance = random.Random(SEED)
         waits = bool(values)
         # small files: often one ends within what is stored together; deliveries would come at times of their own
         values = values | {"mappedFileSizeCommitLog": "8192", "messageDelayLevel": "2h"}
@@ -349,7 +348,7 @@ class SendLaneTests(SynchronousTestCase):
         for number in range(80):
             pieces = []
             for part in range(chance.randrange(2, 9)):
-                source = random.Random(f"{seed}/{number}/{part}")
+                source = random.Random(f"{SEED}/{number}/{part}")
                 sends = [random_send(source) for _ in range(chance.choice((1, 1, 3, 5)))]
                 if number % 2:  # nothing but ordinary ones
                     props = f"UNIQ_KEY\x01{number:016X}{part:016X}\x02KEYS\x01a b\x02TAGS\x01x"
@@ -375,16 +374,16 @@ class SendLaneTests(SynchronousTestCase):
                 left, right = (list(map(encode_command, peer.received())) for peer in (mine, theirs))
                 if waits:  # a refusal does not wait
                     left, right = sorted(left), sorted(right)
-                self.assertEqual(left, right, f"seed {seed}, round {number}, connection {at}, {values}")
+                self.assertEqual(left, right, f"seed {SEED}, round {number}, connection {at}, {values}")
                 self.assertEqual(mine.is_cut, theirs.is_cut)
                 if mine.is_cut or mine.channel.held_bytes:
                     for side, kind, all_of_side in zip(sides, kinds, peers, strict=True):
                         all_of_side[at] = Peer(side.table, transport=kind("192.0.2.7", 40_000 + at))
-        self.assert_same(sides[0], sides[1], [], [], seed)
-        self.assertGreater(sides[0].taken, 1.6 * sides[0].calls, f"seed {seed}: hardly anything was stored together")
-        self.assertGreater(sides[0].in_batches, 100, f"seed {seed}")
+        self.assert_same(sides[0], sides[1], [], [], SEED)
+        self.assertGreater(sides[0].taken, 1.6 * sides[0].calls, f"seed {SEED}: hardly anything was stored together")
+        self.assertGreater(sides[0].in_batches, 100, f"seed {SEED}")
         self.assertGreater(
-            sides[0].batches, 1.3 * sides[0].batch_calls, f"seed {seed}: each batch was stored for itself"
+            sides[0].batches, 1.3 * sides[0].batch_calls, f"seed {SEED}: each batch was stored for itself"
         )
         self.end(*sides)
 

@@ -19,7 +19,7 @@ from rmq.wire.frames import PREFIX
 from rmq.wire.record import decode_records
 from tests.broker.harness import OneBroker, heartbeat, pull_ext, send_ext, setup_of
 from tests.needs import need_compiled
-from tests.otherclients import as_others_write
+from tests.otherclients import as_others_write, pieces
 from tests.remoting.peer import Peer
 from tests.seeds import SEED
 
@@ -108,11 +108,10 @@ class PullLaneTests(LaneCase):
                 command = random_pull(chance)
                 command.opaque = opaque
                 stream += as_others_write(chance, command)
-            cuts = sorted(chance.randrange(len(stream)) for _ in range(chance.choice((0, 0, 1, 3))))
+            parts = pieces(chance, stream)
             for peer in peers:
-                for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
-                    if start < end:
-                        peer.send(stream[start:end])
+                for part in parts:
+                    peer.send(part)
             left, right = (list(map(encode_command, peer.received())) for peer in peers)
             self.assertEqual(left, right, f"seed {seed}, round {number}")
         self.assertGreater(self.taken, 50, f"seed {seed}: the lane took next to nothing")

@@ -94,6 +94,13 @@ class Talk:
     def path(self, name: str) -> str:
         return os.path.join(self.folder, name)
 
+    @classmethod
+    def started(cls, folder: str, **config: Any) -> Talk:
+        """Return one whose NameServer is started."""
+        talk = cls(folder, **config)
+        talk.service.startService()
+        return talk
+
     def build(self) -> NamesrvService:
         """Return a NameServer on the files of this folder, not started."""
         # TCP4ClientEndpoint: Twisted before 24 resolves addresses too, for which this reactor has no thread

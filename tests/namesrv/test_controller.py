@@ -55,8 +55,7 @@ class ControllerCase(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.patch(os, "fsync", lambda fd: None)
-        self.talk = Talk(self.mktemp(), enable_controller_in_namesrv=True)
-        self.talk.service.startService()
+        self.talk = Talk.started(self.mktemp(), enable_controller_in_namesrv=True)
         self.pass_s(DEFAULT_TIMEOUT_MS / 1000 + 1)
         #: the brokers that say each half second that they live
         self.alive: list[int] = []
@@ -175,8 +174,7 @@ class ControllerCase(SynchronousTestCase):
 class OffTests(SynchronousTestCase):
     def test_without_the_key(self) -> None:
         """Without enableControllerInNamesrv a NameServer answers no controller's code, and keeps no state."""
-        talk = Talk(self.mktemp())
-        talk.service.startService()
+        talk = Talk.started(self.mktemp())
         for contract in (CONTROLLER_GET_METADATA_INFO, CONTROLLER_GET_NEXT_BROKER_ID, CONTROLLER_ELECT_MASTER):
             self.assertEqual(talk.ask(contract, GROUP).code, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
         self.assertFalse(talk.disk.exists(talk.path("controller")))

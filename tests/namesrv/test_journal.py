@@ -142,8 +142,7 @@ def body(*names: str, perm: int = 6, version: int = 1) -> bytes:
 
 class ExplainCase(SynchronousTestCase):
     def setUp(self) -> None:
-        self.talk = Talk(self.mktemp())
-        self.talk.service.startService()
+        self.talk = Talk.started(self.mktemp())
         self.journal = self.talk.service.journal
 
     def register(self, *names: str, perm: int = 6, version: int = 1, **header: Any) -> None:

@@ -23,8 +23,7 @@ REGISTER = 'request_code="register_broker",request_type="broker-control"'
 
 class MetricsCase(SynchronousTestCase):
     def setUp(self) -> None:
-        self.talk = Talk(self.mktemp())
-        self.talk.service.startService()
+        self.talk = Talk.started(self.mktemp())
         self.peer = Peer(self.talk)
 
     def scraped(self) -> dict[str, str]:

@@ -119,8 +119,7 @@ class PageTests(MetricsCase):
 
     def test_health_while_brokers_register(self) -> None:
         """With needWaitForService a NameServer is not healthy before it answers look-ups."""
-        talk = Talk(self.mktemp(), need_wait_for_service=True, wait_seconds_for_service=45)
-        talk.service.startService()
+        talk = Talk.started(self.mktemp(), need_wait_for_service=True, wait_seconds_for_service=45)
         face = namesrv_face(talk.service)
         self.assertIn("look-ups are refused", str(face.health()))
         talk.reactor.advance(45)

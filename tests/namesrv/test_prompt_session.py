@@ -49,8 +49,7 @@ def held_session(names: dict[str, Any], lines: list[str]) -> list[tuple[str, str
 class SessionTests(SynchronousTestCase):
     def setUp(self) -> None:
         """A broker that serves orders falls silent; somebody looks for the reason four minutes after it is gone."""
-        self.talk = Talk(self.mktemp())
-        self.talk.service.startService()
+        self.talk = Talk.started(self.mktemp())
         routes, reactor = self.talk.service.routes, self.talk.reactor
         self.talk.ask(REGISTER_BROKER, HEADER, body("orders", "payments"))
         reactor.rightNow += 125

@@ -150,8 +150,7 @@ class Issue11043Tests(RaceCase):
 
         Apache's scan runs first, closes all channels and loses every route (the pause of the report).
         """
-        talk = Talk(self.mktemp())
-        talk.service.startService()
+        talk = Talk.started(self.mktemp())
         peer = Peer(talk)
         talk.reactor.pump([1.0] * 6)
         peer.register()
@@ -166,8 +165,7 @@ class Issue11043Tests(RaceCase):
 
     def test_silence_after_standing_still(self) -> None:
         """A broker that is really gone expires with the scan after that."""
-        talk = Talk(self.mktemp())
-        talk.service.startService()
+        talk = Talk.started(self.mktemp())
         peer = Peer(talk)
         talk.reactor.pump([1.0] * 6)
         peer.register()
@@ -328,8 +326,7 @@ class LegitimateTests(RaceCase):
 
     def test_several_brokers_over_one_connection(self) -> None:
         """The silence of one broker of a container does not cut the connection that others speak over."""
-        talk = Talk(self.mktemp())
-        talk.service.startService()
+        talk = Talk.started(self.mktemp())
         peer = Peer(talk)
         other = RegisterBrokerHeader(
             broker_name="b", broker_addr="10.0.0.1:20911", cluster_name="C", ha_server_addr="-", broker_id=0
@@ -345,8 +342,7 @@ class LegitimateTests(RaceCase):
 
     def test_good_bye_behind_a_registration_that_waits(self) -> None:
         """What a broker says while its large registration waits for its turn is heard after that, in its order."""
-        talk = Talk(self.mktemp())
-        talk.service.startService()
+        talk = Talk.started(self.mktemp())
         large = body(*(f"{'topic' * 20}-{number}" for number in range(800)))
         one, other = Peer(talk), Peer(talk)
         table = talk.service.routes
@@ -365,8 +361,7 @@ class LegitimateTests(RaceCase):
 
     def test_good_bye_whose_connection_ended_before_its_turn(self) -> None:
         """A broker that reconnects at once keeps its new registration when its old good-bye has its turn late."""
-        talk = Talk(self.mktemp())
-        talk.service.startService()
+        talk = Talk.started(self.mktemp())
         large = body(*(f"{'topic' * 20}-{number}" for number in range(800)))
         one, old, new = Peer(talk), Peer(talk), Peer(talk)
         old.register()
@@ -381,8 +376,7 @@ class LegitimateTests(RaceCase):
 
     def test_look_ups_in_the_middle_of_a_large_registration(self) -> None:
         """A large registration leaves a turn to others, who see all of it or nothing; small ones wait for its end."""
-        talk = Talk(self.mktemp())
-        talk.service.startService()
+        talk = Talk.started(self.mktemp())
         peer, client = Peer(talk), Peer(talk)
         table = talk.service.routes
         large = body("T", *(f"{'topic' * 20}-{number}" for number in range(800)))
@@ -398,8 +392,7 @@ class LegitimateTests(RaceCase):
 
     def test_connection_that_ended_in_the_middle(self) -> None:
         """A broker whose connection ended before the second half of its registration is in no route."""
-        talk = Talk(self.mktemp())
-        talk.service.startService()
+        talk = Talk.started(self.mktemp())
         peer = Peer(talk)
         large = body(*(f"{'topic' * 20}-{number}" for number in range(800)))
         peer.send(RemotingCommand(REGISTER_BROKER.code, 1, ext_fields=encode_ext(HEADER), body=large))
@@ -409,8 +402,7 @@ class LegitimateTests(RaceCase):
 
     def test_connection_that_ended_before_its_turn(self) -> None:
         """A broker whose connection ended while its registration waited is not in any route."""
-        talk = Talk(self.mktemp())
-        talk.service.startService()
+        talk = Talk.started(self.mktemp())
         large = body(*(f"{'topic' * 20}-{number}" for number in range(800)))
         one, other = Peer(talk), Peer(talk)
         one.send(RemotingCommand(REGISTER_BROKER.code, 1, ext_fields=self.another(), body=large))
@@ -424,8 +416,7 @@ class LegitimateTests(RaceCase):
 
     def test_whole_way(self) -> None:
         """Over the wire: the old process's good-bye behind the new one's registration is answered, and void."""
-        talk = Talk(self.mktemp())
-        talk.service.startService()
+        talk = Talk.started(self.mktemp())
         before, after = Peer(talk), Peer(talk)
         before.register()
         after.register()
@@ -444,8 +435,7 @@ class GoodByeTests(SynchronousTestCase):
     """Good-byes that wait for their turn behind somebody's large registration."""
 
     def setUp(self) -> None:
-        self.talk = Talk(self.mktemp())
-        self.talk.service.startService()
+        self.talk = Talk.started(self.mktemp())
         self.peer = Peer(self.talk)
         self.peer.register()
         large = body(*(f"{'topic' * 20}-{number}" for number in range(800)))

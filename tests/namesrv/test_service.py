@@ -70,8 +70,7 @@ class Peer:
 
 class ServiceTests(SynchronousTestCase):
     def setUp(self) -> None:
-        self.talk = Talk(self.mktemp())
-        self.talk.service.startService()
+        self.talk = Talk.started(self.mktemp())
         self.peer = Peer(self.talk)
 
     def test_boot_line(self) -> None:

@@ -14,6 +14,7 @@ import attrs
 
 from rmq.store import layout
 from rmq.wire import record
+from tests.spark.corruptor.traps import forgery
 
 SEGMENT_BYTES = 64 * 1024
 INDEX_SLOTS, INDEX_ENTRIES = 101, 700
@@ -235,13 +236,13 @@ def make_store(seed: int, messages: int = 550) -> MadeStore:
     return store
 
 
-def make_further_store(messages: int = 120, *, lmq: bool = True) -> MadeStore:
+def make_further_store(*, lmq: bool = True) -> MadeStore:
     """
     Return a clean store of a broker with enableMultiDispatch: light and ordinary further queues, direct messages in an
     ordinary one, queues that a message names twice, and its own. ``lmq`` is `enableLmq`.
     """
     store = MadeStore()
-    for number in range(messages):
+    for number in range(120):
         queue_id = number % 2
         light = [(name, 0 if lmq else queue_id) for name in ("%LMQ%a", "%LMQ%größe")]
         own, other = ("Topic", queue_id), ("Other", queue_id)
@@ -257,21 +258,7 @@ def put_forged(store: MadeStore, topic: str, queue_id: int, chance: random.Rando
         store.put(topic, queue_id, b"no room for the forgery")
         return
     body_at = store.end + record.HEADS[0].size
-    body = bytearray()
-    while len(body) < space - 300:
-        body += record.encode_record(
-            topic=b"forged",
-            queue_id=9,
-            body=chance.randbytes(60),
-            properties=b"UNIQ_KEY\x01FORGED",
-            born_timestamp=1,
-            store_timestamp=2,
-            born_host=HOST,
-            store_host=HOST,
-            queue_offset=chance.randrange(1000),
-            phy_offset=body_at + len(body),
-        )
-    stored = store.put(topic, queue_id, bytes(body))
+    stored = store.put(topic, queue_id, forgery(chance, body_at, space - 300))
     assert stored.body_at == body_at
 
 

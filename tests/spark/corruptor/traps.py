@@ -75,10 +75,10 @@ def words(chance: random.Random, size: int) -> bytes:
     return b" ".join(b"%x" % chance.randrange(1 << 20) for _ in range(size // 6 + 1))[:size]
 
 
-def forgery(chance: random.Random, body_at: int) -> bytes:
+def forgery(chance: random.Random, body_at: int, least_bytes: int = 3500) -> bytes:
     """Return records that pass every test of a record if they lie at ``body_at``."""
     body = bytearray()
-    while len(body) < 3500:
+    while len(body) < least_bytes:
         body += record.encode_record(
             topic=b"forged",
             queue_id=9,

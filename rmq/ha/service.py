@@ -73,17 +73,6 @@ class AllowedPeers:
 class ReplicatedLog(ReadableLog, AppendableLog, Protocol):
     """A commit log as replication needs it; `MessageStore` is one."""
 
-    @property
-    def end_offset(self) -> int:
-        """One behind the last byte; 0 when the log is empty."""
-
-    @property
-    def flushed_offset(self) -> int:
-        """Everything before is on disk."""
-
-    def flush_soon(self) -> None:
-        """Sync without waiting for the flush interval."""
-
     def on_flushed(self, callback: Callable[[], None]) -> None:
         """Have ``callback`` called after each sync."""
 

@@ -195,13 +195,10 @@ class SimDisk:
             self.rename(f"{path}.tmp", path)
             self.sync_dir(os.path.dirname(path))
 
-    def copy(self, src: str, dst: str, size: int | None = None) -> None:
+    def copy(self, src: str, dst: str) -> None:
         content = self._inode(src).live
-        wanted = content.size if size is None else size
-        if wanted > content.size:
-            raise DiskError(src, f"cannot copy {wanted} bytes, the file has {content.size}")
-        data = content.read(0, wanted)
-        file = self.create(dst, wanted)
+        data = content.read(0, content.size)
+        file = self.create(dst, content.size)
         try:
             file.write_at(0, data)
             file.sync_now()

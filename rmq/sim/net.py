@@ -158,15 +158,11 @@ class SimNet:
         return self._made
 
     def kick(self) -> None:
-        """Try everything again that waits for a way."""
+        """Try everything again that waits for a way, or for a process: who waited for one gets a reset."""
         for pipe in list(self._pipes):
             pipe.kick()
 
-    def woke(self, node: Node) -> None:
-        """A machine has a process again: who waited for it gets a reset."""
-        self.kick()
-
-    def process_gone(self, node: Node, process: Process) -> None:
+    def process_gone(self, process: Process) -> None:
         """The process ended: its kernel closes what it had open, unless the machine is off."""
         for port in list(process.ports.values()):
             port.vanish()

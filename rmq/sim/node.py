@@ -119,7 +119,7 @@ class Node:
         self.leaks = []
         self.world.note(self.name, "start", self.incarnation)
         self.process = process = Process(self)
-        self.net.woke(self)
+        self.net.kick()
         if self._builder is None:
             return None
         started = False
@@ -169,7 +169,7 @@ class Node:
     def _gone(self, process: Process) -> None:
         self.process = self.service = None
         process.die()
-        self.net.process_gone(self, process)
+        self.net.process_gone(process)
         self.disk.process_gone()
 
 

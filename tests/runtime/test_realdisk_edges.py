@@ -99,7 +99,6 @@ class DescriptorTests(RealDiskCase):
         self.patch(os, "ftruncate", full)
         before = descriptors()
         self.assertRaises(DiskError, self.disk.copy, path, f"{self.root}/b")
-        self.assertRaises(DiskError, self.disk.copy, path, f"{self.root}/b", 2)
         self.assertRaises(DiskError, self.disk.create, f"{self.root}/b", 10)
         self.assertRaises(DiskError, self.disk.create_sparse, f"{self.root}/b", 10)
         self.assertRaises(DiskError, self.disk.write_atomic, path, b"y")

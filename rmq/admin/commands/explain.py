@@ -34,8 +34,8 @@ async def explain(call: Call) -> Outcome:
             answer = (await call.invoke(addr, EXPLAIN_ROUTE, header, None)).body
         except RequestFailed as error:
             status = UNASKED
-            found[addr] = {"error": _why(addr, error)}
-            texts.append(f"{addr}: {_why(addr, error)}")
+            found[addr] = {"error": _why(error)}
+            texts.append(f"{addr}: {_why(error)}")
             continue
         found[addr] = answer
         texts.append(f"{addr}:\n{answer.text}")
@@ -45,7 +45,7 @@ async def explain(call: Call) -> Outcome:
     return Outcome(status=status, text="\n\n".join(texts), data=found)
 
 
-def _why(addr: str, error: RequestFailed) -> str:
+def _why(error: RequestFailed) -> str:
     if isinstance(error, Refused) and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         return "cannot explain: it is no NameServer of rmq (it does not know request 9701)"
     if isinstance(error, RequestTimeout):

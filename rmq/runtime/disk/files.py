@@ -176,8 +176,8 @@ class Disk(Protocol):
     def unshare(self, path: str) -> None:
         """Give a file that has more names (:meth:`link`) a content of its own, durably; open handles keep the old."""
 
-    def copy(self, src: str, dst: str, size: int | None = None) -> None:
-        """Copy the first ``size`` bytes (default: all) to the new file ``dst``, with its bytes synced. Blocks."""
+    def copy(self, src: str, dst: str) -> None:
+        """Copy a file to the new file ``dst``, with its bytes synced. Blocks."""
 
     def sync_dir(self, path: str) -> None:
         """Make the names in a folder durable; SyncFailed when that fails, DiskError when it cannot be opened."""
@@ -327,18 +327,14 @@ class RealDisk:
         self.rename(f"{path}.tmp", path)
         self.sync_dir(os.path.dirname(path) or ".")
 
-    def copy(self, src: str, dst: str, size: int | None = None) -> None:
+    def copy(self, src: str, dst: str) -> None:
         with naming(src):
             source = os.open(src, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            length = os.fstat(source).st_size
-            wanted = length if size is None else size
-            if wanted > length:
-                raise DiskError(src, f"cannot copy {wanted} bytes, the file has {length}")
             target = self._new(dst)
             try:
                 offset = 0
-                for data in syscalls.chunks(source, wanted):
+                for data in syscalls.chunks(source, os.fstat(source).st_size):
                     syscalls.write_fully(target, data, offset)
                     offset += len(data)
                 os.fsync(target)

@@ -202,7 +202,7 @@ class _Pass:
             self._group(found)
             self._check(found)
         if blank:
-            self._digest_of(stop).add(stop, 0, memoryview(data)[stop - base : stop - base + BLANK_BYTES])
+            self._digest_of(stop).add(0, memoryview(data)[stop - base : stop - base + BLANK_BYTES])
             self._check_blank(stop)
         head = record_at(data, start - base, start) if len(columns) else None
         self._stretches.append(
@@ -231,7 +231,7 @@ class _Pass:
         starts = columns.pos[heads].tolist()
         counts = np.diff(np.append(heads, len(columns))).tolist()
         for begin, end, count in zip(starts, [*starts[1:], stop - base], counts, strict=True):
-            self._digest_of(base + begin).add(base + begin, count, view[begin:end])
+            self._digest_of(base + begin).add(count, view[begin:end])
 
     def _digest_of(self, phy: int) -> _ChunkDigest:
         chunk = phy - (phy - self._split.file.start) % self._split.chunk_bytes
@@ -402,7 +402,7 @@ class _ChunkDigest:
     size_bytes: int = 0
     hash: xxhash.xxh3_128 = attrs.field(factory=xxhash.xxh3_128)
 
-    def add(self, phy: int, records: int, data: memoryview) -> None:
+    def add(self, records: int, data: memoryview) -> None:
         self.hash.update(data)
         self.records += records
         self.size_bytes += len(data)

@@ -10,6 +10,7 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.ha.service import HAService
+from rmq.ha.status import LinkStatus
 from rmq.runtime.clock import steady_ms
 from rmq.runtime.platform import Platform
 from rmq.store.config import BrokerRole, StoreConfig
@@ -50,6 +51,13 @@ class Broker:
         secured, term = config.pop("secured", None), config.pop("term", None)
         settings = StoreConfig(broker_role=role, ha_listen_port=port, mapped_file_size_commit_log=SEGMENT, **config)
         self.ha = HAService(platform, self.log, settings, host="", role=role, secured=secured, term=term)
+
+    @property
+    def link(self) -> LinkStatus:
+        """How the connection to the master is."""
+        link = self.ha.status().link
+        assert link is not None
+        return link
 
     def put(self, data: bytes, timeout_ms: int = 3000) -> PutStatus | Deferred[PutStatus]:
         """Append and wait for slaves, as a SYNC_MASTER's store does."""

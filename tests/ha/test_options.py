@@ -249,8 +249,7 @@ class FiguresTests(ServiceCase):
         master.log.grow(b"x" * 20_000)
         self.net.run(1, step=1.0)
         self.assertEqual(master.ha.status().slaves[0].bytes_per_second, 20_000)
-        link = slave.ha.status().link
-        assert link is not None
+        link = slave.link
         self.assertEqual(link.bytes_per_second, 20_000)
         self.net.run(2)
         self.assertEqual(master.ha.status().slaves[0].bytes_per_second, 0)
@@ -262,14 +261,12 @@ class FiguresTests(ServiceCase):
         self.net.ends.clear()
         slave.ha.set_master("10.0.0.9:10912")
         self.net.deliver()
-        link = slave.ha.status().link
-        assert link is not None
+        link = slave.link
         self.assertEqual(link.refused, 0)
         self.assertEqual(link.last_read_ms, now_ms(self.net))
         self.net.ends[0].other.write(encode_transfer_header(5, 0))
         self.net.deliver()
-        link = slave.ha.status().link
-        assert link is not None
+        link = slave.link
         self.assertEqual(link.refused, 1)
         self.assertIn(CloseKind.MISMATCH.value, link.last_error)
         self.assertEqual(master.ha.status().refused, 0)
@@ -375,8 +372,7 @@ class TlsTests(ServiceCase):
         plain = self.slave()
         self.net.run(8)
         self.assertEqual(plain.log.end_offset, 0)
-        link = plain.ha.status().link
-        assert link is not None
+        link = plain.link
         self.assertIn("haTlsEnable", link.last_error)
         self.assertEqual(self.brokers[0].ha.status().slaves, ())
 

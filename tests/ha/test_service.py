@@ -22,12 +22,6 @@ from tests.ha.brokers import MASTER_PORT, OTHER_PORT, SEGMENT, SLAVE_PORT, Broke
 from tests.ha.net import End
 
 
-def error_of(slave: Broker) -> str:
-    link = slave.ha.status().link
-    assert link is not None
-    return link.last_error
-
-
 class ReplicationTests(ServiceCase):
     def test_a_slave_becomes_a_copy(self) -> None:
         """Whatever was there and whatever comes arrives, cut in any way, across segments."""
@@ -104,8 +98,7 @@ class ReplicationTests(ServiceCase):
         master.log.grow(b"at once")
         self.net.deliver()
         self.assertEqual(slave.log.end_offset, master.log.end_offset)
-        link = slave.ha.status().link
-        assert link is not None
+        link = slave.link
         before = link.frames
         for _ in range(10):
             master.log.grow(b"x" * 10)
@@ -115,8 +108,7 @@ class ReplicationTests(ServiceCase):
         self.assertEqual(slave.log.end_offset, 7)
         self.net.advance(GATHER_S * 0.2)
         self.net.deliver()
-        link = slave.ha.status().link
-        assert link is not None
+        link = slave.link
         self.assertEqual((slave.log.end_offset, link.frames), (107, before + 1))
 
     def test_a_stop_pushes_what_was_gathered(self) -> None:
@@ -167,8 +159,7 @@ class ReplicationTests(ServiceCase):
         self.net.run(180, step=0.5)
         self.assertEqual(len(self.net.ends), 1)
         self.assertTrue(self.net.ends[0].connected)
-        link = slave.ha.status().link
-        assert link is not None
+        link = slave.link
         self.assertGreater(link.frames, 30)
 
     def test_a_slave_serves_too(self) -> None:
@@ -552,9 +543,6 @@ class HostilePeerTests(ServiceCase):
 class BadMasterTests(ServiceCase):
     """A slave against masters that break the rules."""
 
-    def setUp(self) -> None:
-        super().setUp()
-
     def listen(self) -> None:
         factory = Factory.forProtocol(Recorder)
         self.net.listenTCP(MASTER_PORT, factory)
@@ -587,8 +575,7 @@ class BadMasterTests(ServiceCase):
             master.write(data)
             self.net.deliver()
             self.assertFalse(master.connected)
-            link = slave.ha.status().link
-            assert link is not None
+            link = slave.link
             for name in names:
                 self.assertIn(name, link.last_error)
             connections = len(self.net.ends)
@@ -651,8 +638,7 @@ class BadMasterTests(ServiceCase):
         self.net.deliver()
         self.assertFalse(master.connected)
         self.assertEqual(slave.log.end_offset, 100)
-        link = slave.ha.status().link
-        assert link is not None
+        link = slave.link
         self.assertIn("no room", link.last_error)
         self.net.run(6.5)
         self.assertEqual(self.net.ends[-1].other.protocol.received, encode_report(100))
@@ -665,20 +651,20 @@ class BadMasterTests(ServiceCase):
             encode_transfer_header(SEGMENT - 3, 3) + b"abc" + encode_transfer_header(SEGMENT, 3) + b"def"
         )
         self.assertEqual(slave.log.end_offset, SEGMENT - 3)
-        self.assertIn("no room", error_of(slave))
+        self.assertIn("no room", slave.link.last_error)
         self.net.deliver()
 
     def test_why_the_last_connection_ended(self) -> None:
         """The reason of an attempt is forgotten when one succeeds, and that of its end takes its place."""
         slave = self.slave()
         self.net.run(1)
-        self.assertIn("no connection", error_of(slave))
+        self.assertIn("no connection", slave.link.last_error)
         self.master(1000)
         self.net.run(20)
-        self.assertEqual((slave.log.end_offset, error_of(slave)), (1000, ""))
+        self.assertEqual((slave.log.end_offset, slave.link.last_error), (1000, ""))
         self.net.ends[-1].end(ConnectionLost("cable cut"))
         self.net.deliver()
-        self.assertIn("cable cut", error_of(slave))
+        self.assertIn("cable cut", slave.link.last_error)
 
     def test_address_change(self) -> None:
         """A new address is dialled at once; the old connection is dropped and what it still says is not taken."""
@@ -703,8 +689,7 @@ class BadMasterTests(ServiceCase):
         self.assertTrue(old.connected)
         self.net.run(60)
         self.assertFalse(old.connected)
-        link = slave.ha.status().link
-        assert link is not None
+        link = slave.link
         self.assertEqual((link.connected, link.last_error), (True, ""))
         self.assertEqual((len(self.net.dials), len(new.ha.status().slaves)), (2, 1))
 
@@ -768,13 +753,12 @@ class BadMasterTests(ServiceCase):
         slave = self.slave()
         slave.ha.set_master(f"10.0.0.9:{OTHER_PORT}")
         self.net.deliver()
-        self.assertEqual(error_of(slave), "")
+        self.assertEqual(slave.link.last_error, "")
         self.net.silent.clear()
         self.broker(BrokerRole.ASYNC_MASTER, 10914)
         slave.ha.set_master("10.0.0.9:10914")
         self.net.deliver()
-        link = slave.ha.status().link
-        assert link is not None
+        link = slave.link
         self.assertEqual((link.connected, link.last_error), (True, ""))
 
     def test_bad_address(self) -> None:
@@ -813,15 +797,15 @@ class ConfigurationTests(ServiceCase):
         with capturedLogs() as events:
             slave = self.slave(of=None)
             self.net.run(34)
-            self.assertEqual(error_of(slave), "")
+            self.assertEqual(slave.link.last_error, "")
             self.net.run(60)
         errors = [formatEvent(event) for event in events if event["log_level"] is LogLevel.error]
         self.assertEqual([line.partition(":")[0] for line in errors], ["nothing is replicated"])
-        self.assertIn("no NameServer names a master of this brokerName", error_of(slave))
+        self.assertIn("no NameServer names a master of this brokerName", slave.link.last_error)
         self.master(100)
         slave.ha.set_master(f"10.0.0.9:{MASTER_PORT}")
         self.net.deliver()
-        self.assertEqual(error_of(slave), "")
+        self.assertEqual(slave.link.last_error, "")
 
     def test_a_slave_that_begins_later_than_its_master(self) -> None:
         """It says that it lacks what lies before, since it must not be promoted before one that has it."""

@@ -146,6 +146,12 @@ class Pair:
                 return node
         return None
 
+    def sole_master(self) -> Node:
+        """As :meth:`master`; an AssertionError when there is none."""
+        node = self.master()
+        assert node is not None
+        return node
+
     def masters(self) -> list[Node]:
         """Return the machines whose broker says that it is master."""
         return [one for one in self.brokers if (broker := self.broker_of(one)) and not broker.setup.is_slave]

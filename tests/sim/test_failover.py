@@ -46,8 +46,7 @@ class FailoverTests(TestCase):
     def test_a_killed_master_is_replaced(self) -> None:
         pair = self.whole()
         sent = self.send(pair, 20)
-        first = pair.master()
-        assert first is not None
+        first = pair.sole_master()
         first.kill()
         began_s = pair.world.now_s
         pair.world.run_until(lambda: pair.master() not in (None, first), 20, "another master")
@@ -63,8 +62,7 @@ class FailoverTests(TestCase):
     def test_a_master_without_power_is_replaced_after_its_timeout(self) -> None:
         pair = self.whole()
         self.send(pair, 20)
-        first = pair.master()
-        assert first is not None
+        first = pair.sole_master()
         first.crash()
         began_s = pair.world.now_s
         pair.world.run_until(lambda: pair.master() not in (None, first), 30, "another master")
@@ -76,8 +74,7 @@ class FailoverTests(TestCase):
     def test_what_only_the_old_master_has_is_cut_and_saved(self) -> None:
         pair = self.whole()
         self.send(pair, 5)
-        first = pair.master()
-        assert first is not None
+        first = pair.sole_master()
         other = self.other_than(pair, first)
         pair.net.partition(first, other)
         pair.net.partition(first, pair.controller)
@@ -94,8 +91,7 @@ class FailoverTests(TestCase):
         """It registers again before it asks the controller: the NameServer knows that a newer one is master."""
         pair = self.whole()
         self.send(pair, 2)
-        first = pair.master()
-        assert first is not None
+        first = pair.sole_master()
         old = pair.broker_of(first)
         assert old is not None
         other = self.other_than(pair, first)
@@ -140,8 +136,7 @@ class FailoverTests(TestCase):
     def test_alone_in_the_set_no_other_becomes_master(self) -> None:
         """The slave lacks what was acknowledged without it."""
         pair = self.whole()
-        master = pair.master()
-        assert master is not None
+        master = pair.sole_master()
         other = self.other_than(pair, master)
         other.kill()
         pair.world.run_for(3)
@@ -181,8 +176,7 @@ class FailoverTests(TestCase):
     def test_a_slave_joins_when_it_has_what_was_acknowledged_without_it(self) -> None:
         """It lags by less than a step of the master, and the set must not have it before it has everything."""
         pair = self.whole()
-        master = pair.master()
-        assert master is not None
+        master = pair.sole_master()
         other = self.other_than(pair, master)
         other.kill()
         pair.world.run_for(3)
@@ -202,8 +196,7 @@ class FailoverTests(TestCase):
         """Return a pair whose controller could not sync its folder when the slave came back, with master and slave."""
         pair = self.whole()
         self.send(pair, 2)
-        master = pair.master()
-        assert master is not None
+        master = pair.sole_master()
         other = self.other_than(pair, master)
         other.kill()
         pair.world.run_for(3)
@@ -241,8 +234,7 @@ class FailoverTests(TestCase):
         """The master does not know yet that the connection is dead: it must not let the slave join by it."""
         pair = self.whole()
         self.send(pair, 5)
-        master = pair.master()
-        assert master is not None
+        master = pair.sole_master()
         other = self.other_than(pair, master)
         other.crash()
         pair.net.partition(master, other)
@@ -361,8 +353,7 @@ class FailoverTests(TestCase):
         pair = Pair(3, brokers=2)
         copy = Node(pair.world, pair.net, "copy")
         pair.world.run_until(pair.is_whole, 60, "a whole group")
-        master = pair.master()
-        assert master is not None
+        master = pair.sole_master()
         path = layout.join(ROOT, layout.IDENTITY_FILE)
         copy.disk.make_dirs(ROOT)
         copy.disk.write_atomic(path, master.disk.read_whole(path))
@@ -377,8 +368,7 @@ class FailoverTests(TestCase):
     def test_of_two_slaves_with_one_identity_the_first_ends(self) -> None:
         """Nothing is lost: the copy, which lacks messages, is in the SyncStateSet only when it has them."""
         pair = self.whole()
-        master = pair.master()
-        assert master is not None
+        master = pair.sole_master()
         slave = self.other_than(pair, master)
         copy = Node(pair.world, pair.net, "copy")
         path = layout.join(ROOT, layout.IDENTITY_FILE)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 from twisted.internet.defer import Deferred, DeferredLock
@@ -22,12 +22,12 @@ from rmq.broker.topics import TRANS_HALF_TOPIC
 from rmq.runtime.clock import DeadlineTimer, now_ms
 from rmq.runtime.disk.files import Disk
 from rmq.runtime.disk.statefile import read_state, write_state_soon
-from rmq.store.appender import Host, SendBatch
-from rmq.store.config import StoreConfig
+from rmq.store.appender import Host
 from rmq.store.consumequeue import ConsumeQueue
 from rmq.store.dispatch import Units
 from rmq.store.layout import CQ_UNIT
-from rmq.store.messages import GetResult, GetStatus, Message, PutResult, PutStatus
+from rmq.store.messages import GetResult, GetStatus, Message, PutStatus
+from rmq.store.store import MessageStore
 from rmq.wire import fastjson
 from rmq.wire.api.common import DataVersion
 from rmq.wire.api.replication import AllDelayOffset
@@ -112,30 +112,6 @@ def stored_again(record: Record, topic: str, queue_id: int, properties: str) -> 
     )
 
 
-class DelayStore(Protocol):
-    """What delivery needs of the store."""
-
-    @property
-    def config(self) -> StoreConfig: ...
-
-    @property
-    def end_offset(self) -> int: ...
-
-    def preloading(self, topic: str, queue_id: int, queue_offset: int, max_count: int) -> Deferred[None] | None: ...
-
-    def pull(self, topic: str, queue_id: int, queue_offset: int, max_count: int, matches: None) -> GetResult: ...
-
-    def ordinary_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None: ...
-
-    def append_many(self, sends: SendBatch, store_host: Host) -> int: ...
-
-    def sync_until(self, phy_offset: int) -> Deferred[bool]: ...
-
-    def put(self, message: Message) -> PutResult | Deferred[PutResult]: ...
-
-    def max_offset(self, topic: str, queue_id: int) -> int: ...
-
-
 class DueRecords:
     """
     The due records at the front of ``records``, from ``position`` on, as `MessageStore.append_many` takes them.
@@ -191,7 +167,7 @@ class Delays:
         disk: Disk,
         directory: str,
         clock: IReactorTime,
-        store: DelayStore,
+        store: MessageStore,
         levels_ms: Sequence[int],
         stats: BrokerStats,
     ) -> None:

@@ -17,7 +17,6 @@ import enum
 from collections import deque
 from collections.abc import Iterable
 from itertools import count
-from typing import Protocol
 
 import attrs
 from twisted.internet.defer import Deferred
@@ -37,7 +36,8 @@ from rmq.broker.topics import (
     topic,
 )
 from rmq.runtime.clock import now_ms, steady_ms
-from rmq.store.messages import GetResult, GetStatus, Message, PutResult
+from rmq.store.messages import GetStatus, Message, PutResult
+from rmq.store.store import MessageStore
 from rmq.wire.api.transactions import CHECK_TRANSACTION_STATE, CheckTransactionStateHeader
 from rmq.wire.extfields import parse_boolean
 from rmq.wire.record import (
@@ -321,28 +321,6 @@ class Round:
 # ---- reading, writing, asking ----
 
 
-class CheckStore(Protocol):
-    """What the checks need of the store."""
-
-    def get(self, topic: str, queue_id: int, queue_offset: int, max_count: int) -> GetResult: ...
-
-    def put(self, message: Message) -> PutResult | Deferred[PutResult]: ...
-
-    def min_offset(self, topic: str, queue_id: int) -> int: ...
-
-    def max_offset(self, topic: str, queue_id: int) -> int: ...
-
-    @property
-    def end_offset(self) -> int: ...
-
-    @property
-    def flushed_offset(self) -> int: ...
-
-    def wait_for_all(self) -> PutResult | Deferred[PutResult]: ...
-
-    def flush_soon(self) -> None: ...
-
-
 @attrs.define
 class Counts:
     """Counters since the start."""
@@ -369,7 +347,7 @@ class TransactionChecks:
         self,
         settings: Settings,
         clock: IReactorTime,
-        store: CheckStore,
+        store: MessageStore,
         offsets: ConsumerOffsetTable,
         topics: TopicTable,
         producers: ProducerGroups,

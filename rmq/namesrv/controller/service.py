@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from typing import Protocol
 
 from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred
@@ -21,6 +20,7 @@ from rmq.namesrv.controller.knock import is_refused
 from rmq.namesrv.controller.live import Hearing, Key
 from rmq.namesrv.settings import Settings
 from rmq.remoting.channel import Channel
+from rmq.remoting.client import RemotingClient
 from rmq.remoting.responders import Refuse
 from rmq.runtime.clock import Periodic, steady_ms
 from rmq.runtime.disk.files import DiskError, SyncFailed
@@ -29,7 +29,6 @@ from rmq.runtime.platform import Platform
 from rmq.wire.api.controller import NOTIFY_BROKER_ROLE_CHANGED, RoleChangedHeader, SyncStateSet
 from rmq.wire.api.routes import BrokerHeartbeatHeader
 from rmq.wire.codes import ResponseCode
-from rmq.wire.contract import Contract
 
 TICK_S = 1.0
 #: a tick that is later than this finds a process that was stopped, not silent brokers
@@ -38,19 +37,6 @@ LATE_S = 1.0
 #: one of them is elected
 KNOCK_AFTER_S = 0.25
 STATE_FILE = "replicas.json"
-
-
-class Notifier(Protocol):
-    """Sends notices; a `RemotingClient` is one."""
-
-    def oneway(
-        self,
-        addr: str,
-        contract: Contract[RoleChangedHeader, SyncStateSet, None, None],
-        header: RoleChangedHeader,
-        body: SyncStateSet,
-    ) -> None:
-        """Send a one-way request; an address that cannot be reached is logged."""
 
 
 class Controller(Service):
@@ -64,7 +50,7 @@ class Controller(Service):
     _log = Logger()
     name = "controller"
 
-    def __init__(self, platform: Platform, settings: Settings, notifier: Notifier) -> None:
+    def __init__(self, platform: Platform, settings: Settings, notifier: RemotingClient) -> None:
         self._platform = platform
         self._clock = clock = platform.reactor
         self._disk = platform.disk

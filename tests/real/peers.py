@@ -70,15 +70,25 @@ _JVM_FLAGS = [
 
 @attrs.frozen
 class Java:
-    """How Apache's processes are run: flags beside the necessary ones, and heaps in MiB."""
+    """
+    How Apache's processes are run: flags beside the necessary ones, and heaps in MiB.
+
+    ``is_spared`` servers do not prepare for TLS, where no test configures it, and 5.x flushes its timers seldom.
+    """
 
     flags: tuple[str, ...]
     namesrv_heap: int
     broker_heap: int
+    is_spared: bool = False
+
+    def server_flags(self) -> list[str]:
+        """Return the flags of a NameServer or broker."""
+        has_tls = not self.is_spared or "-Dtls." in os.environ.get("JAVA_TOOL_OPTIONS", "")
+        return [*self.flags, *([] if has_tls else [_NO_TLS])]
 
 
 #: quick to start and small; a benchmark wants other flags
-TEST_JAVA = Java(("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"), namesrv_heap=96, broker_heap=256)
+TEST_JAVA = Java(("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"), namesrv_heap=96, broker_heap=256, is_spared=True)
 
 #: Where nothing is configured Apache's servers make an RSA key for each of their ports: 3 s of CPU time for a
 #: NameServer, 5 s for a broker. Plain peers do not notice whether a server takes TLS too.
@@ -331,7 +341,7 @@ class Site:
             command, logs = _twistd("rmq-namesrv", conf, twistd)
         else:
             main = "org.apache.rocketmq.namesrv.NamesrvStartup"
-            flags = [*self.java.flags, *_tls_flags()]
+            flags = self.java.server_flags()
             command, logs = java_command(kind, folder, main, ["-c", str(conf)], flags, self.java.namesrv_heap)
         return self._add(Process(f"{name} ({kind})", kind, command, folder, port, logs), start)
 
@@ -355,14 +365,14 @@ class Site:
         kind = _resolved(kind)
         folder, port = self._folder(name), free_port()
         store = store or folder / "store"
-        values = broker_values(port, namesrv, store) | (_5_X if kind == APACHE_5 else {}) | config
+        seldom = _5_X if kind == APACHE_5 and self.java.is_spared else {}
+        values = broker_values(port, namesrv, store) | seldom | config
         conf = write_properties(folder / "broker.conf", values)
         if kind == OURS:
             command, logs = _twistd("rmq-broker", conf, twistd)
         else:
             flags = [
-                *self.java.flags,
-                *_tls_flags(),
+                *self.java.server_flags(),
                 "-XX:MaxDirectMemorySize=256m",
                 "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.98",
                 "-Drocketmq.broker.diskSpaceCleanForciblyRatio=0.97",
@@ -520,11 +530,6 @@ def java_command(
         *arguments,
     ]
     return command, logs
-
-
-def _tls_flags() -> list[str]:
-    """Return the flags of a server without TLS, or none where a test configures TLS for what it starts."""
-    return [] if "-Dtls." in os.environ.get("JAVA_TOOL_OPTIONS", "") else [_NO_TLS]
 
 
 def mqadmin(root: Path, *arguments: str, version: str = APACHE_4, seconds: float = 120.0) -> str:

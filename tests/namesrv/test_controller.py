@@ -17,7 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.namesrv.controller.groups import Group, choose_master
 from rmq.namesrv.controller.live import CLOSED_TIMEOUT_MS, DEFAULT_TIMEOUT_MS
-from rmq.namesrv.controller.service import KNOCK_AFTER_S
+from rmq.namesrv.controller.service import PROBE_AFTER_S
 from rmq.namesrv.metrics import NamesrvCollector, namesrv_face
 from rmq.remoting.channel import Channel
 from rmq.runtime.disk.files import DiskError, RealDisk, SyncFailed
@@ -635,9 +635,9 @@ class HeartbeatTests(ControllerCase):
         self.live_s(2, 2)
         self.assertEqual(self.group.master_id, 2)
 
-    def knocked(self) -> tuple[str, Any]:
+    def probed(self) -> tuple[str, Any]:
         """Return which address the controller tries after a connection closed, and the factory of that attempt."""
-        self.talk.reactor.advance(KNOCK_AFTER_S - 0.01)
+        self.talk.reactor.advance(PROBE_AFTER_S - 0.01)
         self.assertEqual(self.talk.reactor.tcpClients, [])
         self.talk.reactor.advance(0.01)
         ((host, port, factory, *_),) = self.talk.reactor.tcpClients
@@ -648,7 +648,7 @@ class HeartbeatTests(ControllerCase):
         """A master whose connection closed and whose port refuses connections is replaced at once."""
         self.whole(2)
         self.close(1)
-        addr, factory = self.knocked()
+        addr, factory = self.probed()
         self.assertEqual((addr, self.group.master_id), (address(1), 1))
         factory.clientConnectionFailed(None, Failure(ConnectionRefusedError()))
         self.assertEqual(self.state(), (2, 2, [2], 3))
@@ -660,7 +660,7 @@ class HeartbeatTests(ControllerCase):
                 self.setUp()
                 self.whole(2)
                 self.close(1)
-                _, factory = self.knocked()
+                _, factory = self.probed()
                 if error is not None:
                     factory.clientConnectionFailed(None, Failure(error))
                 else:
@@ -677,16 +677,16 @@ class HeartbeatTests(ControllerCase):
         """A master that is heard again before its port refuses, or that is none any more, is not replaced."""
         self.whole(2)
         self.close(1)
-        _, factory = self.knocked()
+        _, factory = self.probed()
         self.beat(1)
         factory.clientConnectionFailed(None, Failure(ConnectionRefusedError()))
         self.assertEqual(self.group.master_id, 1)
         self.close(1)
         self.beat(1)
-        self.talk.reactor.advance(KNOCK_AFTER_S)
+        self.talk.reactor.advance(PROBE_AFTER_S)
         self.assertEqual(self.talk.reactor.tcpClients, [])
         self.close(1)
-        _, factory = self.knocked()
+        _, factory = self.probed()
         self.assertEqual(self.force(2).code, 0)
         factory.clientConnectionFailed(None, Failure(ConnectionRefusedError()))
         self.assertEqual(self.state()[:2], (2, 2))
@@ -695,16 +695,16 @@ class HeartbeatTests(ControllerCase):
         """Only a master is tried."""
         self.whole(2)
         self.close(2)
-        self.talk.reactor.advance(KNOCK_AFTER_S)
+        self.talk.reactor.advance(PROBE_AFTER_S)
         self.assertEqual(self.talk.reactor.tcpClients, [])
 
     def test_brokers_that_end_together(self) -> None:
         """Nobody is elected who would be alone in the SyncStateSet, and dead."""
         self.whole(2)
         self.close(1)
-        self.talk.reactor.advance(KNOCK_AFTER_S / 2)
+        self.talk.reactor.advance(PROBE_AFTER_S / 2)
         self.close(2)
-        self.talk.reactor.advance(KNOCK_AFTER_S / 2)
+        self.talk.reactor.advance(PROBE_AFTER_S / 2)
         factory: Any = self.talk.reactor.tcpClients[0][2]
         factory.clientConnectionFailed(None, Failure(ConnectionRefusedError()))
         self.assertEqual(self.state()[0::2], (None, [1, 2]))
@@ -715,7 +715,7 @@ class HeartbeatTests(ControllerCase):
         self.restart()
         self.live_s(1, 1, 2)
         self.close(1)
-        _, factory = self.knocked()
+        _, factory = self.probed()
         factory.clientConnectionFailed(None, Failure(ConnectionRefusedError()))
         self.assertEqual(self.group.master_id, 2)
         self.beat(1)
@@ -728,7 +728,7 @@ class HeartbeatTests(ControllerCase):
 
     def test_a_stop_while_a_port_is_tried(self) -> None:
         """Neither the pause nor the attempt outlives the NameServer, and no error is logged."""
-        for pause_s in (0.0, KNOCK_AFTER_S):
+        for pause_s in (0.0, PROBE_AFTER_S):
             self.setUp()
             self.whole(2)
             self.close(1)

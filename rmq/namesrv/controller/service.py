@@ -16,8 +16,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from rmq.namesrv.controller.groups import Group, choose_master, encode_groups, parse_groups
-from rmq.namesrv.controller.knock import is_refused
 from rmq.namesrv.controller.live import Hearing, Key
+from rmq.namesrv.controller.reach import is_refused
 from rmq.namesrv.settings import Settings
 from rmq.remoting.channel import Channel
 from rmq.remoting.client import RemotingClient
@@ -35,7 +35,7 @@ TICK_S = 1.0
 LATE_S = 1.0
 #: how long after the end of a master's connection its port is tried: brokers that end together are all noticed before
 #: one of them is elected
-KNOCK_AFTER_S = 0.25
+PROBE_AFTER_S = 0.25
 STATE_FILE = "replicas.json"
 
 
@@ -61,7 +61,7 @@ class Controller(Service):
         self._hearing = Hearing()
         #: masters elected by group, since the process started
         self.elections: Counter[str] = Counter()
-        self._knocking: set[Deferred[None]] = set()
+        self._probing: set[Deferred[None]] = set()
         self._ticked_s: float | None = None
         self._ticks = Periodic(clock, TICK_S, self._tick, name="scan of the controller", first_s=TICK_S)
 
@@ -96,8 +96,8 @@ class Controller(Service):
 
     def stopService(self) -> Deferred[None]:
         super().stopService()
-        for knocking in list(self._knocking):
-            knocking.cancel()
+        for probing in list(self._probing):
+            probing.cancel()
         return self._ticks.stop()
 
     # questions
@@ -201,9 +201,9 @@ class Controller(Service):
         for key in self._hearing.closed(channel, steady_ms(self._clock)):
             self._log.info("{group}: the connection of broker {broker_id} closed", group=key[0], broker_id=key[1])
             if self._cut_off_master(key) is not None:
-                knocking = Deferred.fromCoroutine(self._knock(key))
-                self._knocking.add(knocking)
-                knocking.addBoth(self._knocked, knocking)
+                probing = Deferred.fromCoroutine(self._probe(key))
+                self._probing.add(probing)
+                probing.addBoth(self._probed, probing)
 
     def restarted(self, group: Group, broker_id: int, *, may_lack_messages: bool) -> Group:
         """Note that a broker has started again, as one of ours says of itself; return its group."""
@@ -305,8 +305,8 @@ class Controller(Service):
         group = self._groups.get(key[0])
         return group if group is not None and group.master_id == key[1] and self._hearing.is_cut_off(key) else None
 
-    async def _knock(self, key: Key) -> None:
-        await deferLater(self._clock, KNOCK_AFTER_S)
+    async def _probe(self, key: Key) -> None:
+        await deferLater(self._clock, PROBE_AFTER_S)
         group = self._cut_off_master(key)
         address = None if group is None else group.address(key[1])
         if address is None or not await is_refused(self._platform, address):
@@ -317,8 +317,8 @@ class Controller(Service):
             self._hearing.gone(key)
             self._replace_master(group)
 
-    def _knocked(self, result: object, knocking: Deferred[None]) -> None:
-        self._knocking.discard(knocking)
+    def _probed(self, result: object, probing: Deferred[None]) -> None:
+        self._probing.discard(probing)
         if isinstance(result, Failure) and result.check(CancelledError) is None:
             self._log.failure("a master whose connection closed was not tried", result)
 

@@ -137,7 +137,7 @@ class CloseReport:
 
 class ReceivedMessage:
     """
-    A message as a consumer gets it; times are epoch milliseconds, hosts ``ip:port``.
+    A message as a consumer gets it; times are epoch milliseconds, hosts ``ip:port``, ``[ip]:port`` with IPv6.
 
     ``topic`` is the one it was sent to, ``queue`` the queue it was pulled from (that of a retry topic after a failure),
     ``reconsume_times`` the deliveries before this one. Nothing is decoded before its first use.  Java: MessageExt
@@ -207,4 +207,5 @@ class ReceivedMessage:
 
 
 def _host(host: tuple[bytes, int]) -> str:
-    return f"{ip_address(host[0])}:{host[1]}"
+    address = ip_address(host[0])
+    return f"[{address}]:{host[1]}" if address.version == 6 else f"{address}:{host[1]}"

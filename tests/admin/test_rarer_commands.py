@@ -103,6 +103,10 @@ class GroupTests(ClusterCase):
         rows = [row for row in json.loads(result.out) if row["topic"] == "orders"]
         self.assertEqual([(row["group"], row["queue"], row["lag"]) for row in rows], [("G", 0, 2)])
         self.assertEqual(self.text("group", "lag", "-b", self.broker, "--over", "2"), "no group is behind")
+        named = json.loads(self.admin("group", "lag", "G", "-o", "json").out)
+        self.assertEqual([row["group"] for row in named], ["G"])
+        self.assertEqual(self.text("group", "lag", "G", "--over", "2"), "G is not behind")
+        self.assertIn("group H has committed no offset", self.fails(2, "group", "lag", "H"))
         for level, queues in (("2", 1), ("3", 0)):
             shown = self.text("brokerConsumeStats", "-b", self.broker, "-l", level).splitlines()
             self.assertEqual((len(shown), shown[-1]), (3 + queues, "Diff Total: 2"))

@@ -137,7 +137,7 @@ def consumer(
     return push_consumer(
         instance,
         group,
-        subscriptions or {"T": "*"},
+        {"T": "*"} if subscriptions is None else subscriptions,
         handler,
         PushSettings(**{"consume_from": From.FIRST, **settings}),
     )

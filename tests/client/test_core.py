@@ -73,6 +73,15 @@ def received(
     return ReceivedMessage(decode_record(record), QUEUE)
 
 
+class HostTests(SynchronousTestCase):
+    def test_as_addresses(self) -> None:
+        """Hosts are what a socket or `rmq-admin` takes, with brackets around IPv6."""
+        message = received()
+        self.assertEqual((message.born_host, message.store_host), ("10.0.0.1:5000", "10.0.0.2:10911"))
+        message.record.store_host = (b"\0" * 15 + b"\1", 10911)
+        self.assertEqual(message.store_host, "[::1]:10911")
+
+
 class ProcessQueueTests(SynchronousTestCase):
     def test_never_commits_beyond_an_unfinished_message(self) -> None:
         """Whatever the order in which handlers end, the offset to commit is the lowest that is not done."""
@@ -197,6 +206,8 @@ class OutgoingTests(SynchronousTestCase):
             Message("T", b"x", delay_level="3"),  # type: ignore[arg-type]
             Message("T", b"x", delay_level=2.5),  # type: ignore[arg-type]
             Message("T", b"x", tags=7),  # type: ignore[arg-type]
+            Message("T", b"x", flag="1"),  # type: ignore[arg-type]
+            Message("T", b"x", flag=2**31),
             Message("T", b"x", properties={"price": 7}),  # type: ignore[dict-item]
             Message("T", b"x", properties={"price": b"7"}),  # type: ignore[dict-item]
         ]

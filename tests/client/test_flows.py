@@ -170,9 +170,12 @@ class SendTests(FlowCase):
         for wrong in wrongs:
             self.assertRaises(ConfigurationError, consumer, client, wrong)
             self.assertRaises(ConfigurationError, transaction_producer, client, "PG", wrong, ProducerSettings())
-        subscriptions: list[Any] = ["T", ["T"], {"T": None}, {"T": ["A", "B"]}]
+        subscriptions: list[Any] = ["T", ["T"], {"T": None}, {"T": ["A", "B"]}, {}]
         for wrong in subscriptions:
             self.assertRaises(ConfigurationError, consumer, client, None, wrong)
+        groups: list[Any] = [None, 7, "", "a b"]
+        for wrong in groups:
+            self.assertRaises(ConfigurationError, consumer, client, None, group=wrong)
         consumer(client, partial(lambda more, message: None, 1))
 
     def test_a_handler_raises_what_is_no_exception(self) -> None:
@@ -201,6 +204,8 @@ class SendTests(FlowCase):
             for topic in ("T", "U"):
                 self.sim.run(sender.send(Message(topic, b"creates the topic")))
             self.sim.pass_s(1)
+            no_queue: Any = "0"
+            self.sim.run(self.refused(sender.send(Message("T", b"x"), queue=no_queue), "queue"))
             message, (mine, other) = Message("T", b"x"), [self.sim.run(sender.queues(topic))[0] for topic in "TU"]
             for sending in (
                 sender.send(message, queue=other),

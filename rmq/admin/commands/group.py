@@ -847,7 +847,8 @@ async def group_status(call: Call) -> Outcome:
 
 @command(
     "group lag",
-    "show all groups of brokers that are behind",
+    "show the groups that are behind, in which queues",
+    argument("group", nargs="?", metavar="GROUP", help="only this one (all)"),
     NAMESRV,
     CLUSTER,
     ONE_BROKER,
@@ -860,9 +861,10 @@ async def group_lag(call: Call) -> Outcome:
     """
     Two requests for each broker, however many groups it has, and more where queues of a topic are not written any more.
 
-    Status 2 when a group is behind.
+    Status 2 when a group is behind, or when the one that is named is unknown.
     """
     options = call.options
+    known = options.group is None
     header = BrokerConsumeStatsHeader(is_order=options.order == "true")
     now_ms = call.now_ms
     rows = []
@@ -882,15 +884,25 @@ async def group_lag(call: Call) -> Outcome:
             except RequestFailed as error:
                 failures.append(error)
         for group, queue, at in found:
+            if options.group not in (None, group):
+                continue
+            known = True
             since_s = (now_ms - at.last_timestamp) / 1000 if at.last_timestamp > 0 else None
             late = options.over_time is None or (since_s is not None and since_s > options.over_time)
             if lag_of(at) > options.over and late:
                 rows.append((addr, group, queue.topic, queue.broker_name, queue.queue_id, lag_of(at), since_s))
+    if not known and not failures:
+        raise NotFound(f"group {options.group} has committed no offset")
     titles = ("address", "group", "topic", "broker", "queue", "lag", "behind_seconds")
     status = DIFFERENT if rows and not options.as_mqadmin else OK  # its list there is no alarm
     mqadmin_text = columns.broker_consume_stats(lines, options.over)
     return tabular(
-        titles, rows, nothing="no group is behind", status=status, mqadmin_text=mqadmin_text, failures=failures
+        titles,
+        rows,
+        nothing="no group is behind" if options.group is None else f"{options.group} is not behind",
+        status=status,
+        mqadmin_text=mqadmin_text,
+        failures=failures,
     )
 
 

@@ -220,6 +220,8 @@ def _properties(message: Message, message_id: str) -> dict[str, str]:
         raise ConfigurationError("a body is bytes, not text: encode it")
     if isinstance(message.keys, str):
         raise ConfigurationError(f"keys are several texts, not one: ({message.keys!r},)")
+    if not isinstance(message.flag, int) or not -(2**31) <= message.flag < 2**31:
+        raise ConfigurationError(f"a flag is a whole number of 32 bits, not {message.flag!r}")
     if message.delay_level < 0:
         raise ConfigurationError(f"delay_level {message.delay_level} is below 0")
     properties = dict(message.properties)

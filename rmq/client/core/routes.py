@@ -68,7 +68,7 @@ def wrap(namespace: str | None, resource: str) -> str:
 
 def check_topic(topic: str) -> None:
     """Raise ConfigurationError for a name that no topic can have.  Java: Validators#checkTopic"""
-    if not _NAME.fullmatch(topic) or len(topic) > MAX_TOPIC_BYTES:
+    if not isinstance(topic, str) or not _NAME.fullmatch(topic) or len(topic) > MAX_TOPIC_BYTES:
         raise ConfigurationError(
             f"{topic!r} is no name of a topic: 1 to {MAX_TOPIC_BYTES} letters, digits, '-', '_', '%' or '|'"
         )
@@ -76,7 +76,7 @@ def check_topic(topic: str) -> None:
 
 def check_group(group: str) -> None:
     """Raise ConfigurationError for a name that no group can have.  Java: Validators#checkGroup"""
-    if not _NAME.fullmatch(group) or len(group) > MAX_GROUP_CHARS:
+    if not isinstance(group, str) or not _NAME.fullmatch(group) or len(group) > MAX_GROUP_CHARS:
         raise ConfigurationError(
             f"{group!r} is no name of a group: 1 to {MAX_GROUP_CHARS} letters, digits, '-', '_', '%' or '|'"
         )

@@ -202,6 +202,8 @@ class Producer:
 
     def _check_topic(self, out: Outgoing, queue: MessageQueue | None) -> None:
         """Refuse a queue of another topic, with or without the namespace.  Java: DefaultMQProducerImpl#send"""
+        if queue is not None and not isinstance(queue, MessageQueue):
+            raise ConfigurationError(f"a queue is a MessageQueue, one of `queues(topic)`, not {queue!r}")
         if queue is not None and queue.topic != out.topic and wrap(self._namespace, queue.topic) != out.topic:
             raise ConfigurationError(f"a message for topic {out.topic} cannot go to a queue of topic {queue.topic}")
 

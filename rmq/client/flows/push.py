@@ -78,6 +78,8 @@ class PushConsumer(Member):
         settings: PushSettings,
     ) -> None:
         super().__init__(instance, group, subscriptions, settings, broadcast=settings.broadcast)
+        if not subscriptions:
+            raise ConfigurationError("a consumer without subscriptions gets nothing: {'orders': '*'}, for example")
         if handler is not None:
             check_handler(handler, "a handler")
         self._settings = settings

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
+from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.error import ReactorNotRunning
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.logger import Logger
@@ -23,6 +24,8 @@ from rmq.runtime.tls.late import tls_later, without_openssl
 
 #: timeout of a connection attempt, as in Apache's clients
 CONNECT_TIMEOUT_S = 3.0
+#: when a name has several addresses, the next one is tried after so much time without an answer
+NEXT_ADDRESS_S = 0.1
 
 #: environment variable (any text): read files without mmap, for a disk with unreadable blocks
 WITHOUT_MAPS = "RMQ_READ_WITHOUT_MAPS"
@@ -107,9 +110,15 @@ def stop_once(reactor: Any) -> None:
 def dial_by_name(reactor: Any, host: str, port: int) -> IStreamClientEndpoint:
     """Return the endpoint of ``host`` (a name, an IPv4 or an IPv6 address) and ``port``."""
     # Imports pyOpenSSL where that is installed, and most NameServers make no connections.
-    from twisted.internet.endpoints import HostnameEndpoint
+    from twisted.internet.endpoints import HostnameEndpoint, TCP4ClientEndpoint, TCP6ClientEndpoint
 
-    return HostnameEndpoint(reactor, host.strip("[]"), port, timeout=CONNECT_TIMEOUT_S)
+    host = host.strip("[]")
+    if isIPAddress(host):
+        return TCP4ClientEndpoint(reactor, host, port, timeout=CONNECT_TIMEOUT_S)
+    if isIPv6Address(host):
+        return TCP6ClientEndpoint(reactor, host, port, timeout=CONNECT_TIMEOUT_S)
+    # this one says only after a further delay that the last address refused
+    return HostnameEndpoint(reactor, host, port, timeout=CONNECT_TIMEOUT_S, attemptDelay=NEXT_ADDRESS_S)
 
 
 def _dial(reactor: Any, host: str, port: int) -> IStreamClientEndpoint:

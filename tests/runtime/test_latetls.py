@@ -178,7 +178,7 @@ print(type(real_platform(reactor).endpoint_factory(reactor, "127.0.0.1", 1)).__n
 from twisted.internet.ssl import optionsForClientTLS
 print(optionsForClientTLS("rmq").__class__.__name__, sys.modules["OpenSSL"] is not None)
 """
-        self.assertEqual(self.run_script(script), ["HostnameEndpoint", "False", "ClientTLSOptions", "True"])
+        self.assertEqual(self.run_script(script), ["TCP4ClientEndpoint", "False", "ClientTLSOptions", "True"])
 
     def test_programs_of_users_have_all_endpoints(self) -> None:
         """A program that imports ours may wrap endpoints in TLS itself, also after ours has dialled."""

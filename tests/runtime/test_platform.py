@@ -11,13 +11,16 @@ from typing import Any
 
 from twisted.internet.base import ReactorBase
 from twisted.internet.endpoints import HostnameEndpoint
+from twisted.internet.error import ConnectionRefusedError
+from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import capturedLogs
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.runtime.clock import now_ms, steady_ms
 from rmq.runtime.disk.files import RealDisk
-from rmq.runtime.platform import address_of, keep_steady, real_platform, stop_once
+from rmq.runtime.platform import CONNECT_TIMEOUT_S, address_of, dial_by_name, keep_steady, real_platform, stop_once
 
 
 class Bare(ReactorBase):
@@ -42,7 +45,19 @@ class RealPlatformTests(SynchronousTestCase):
         self.assertIsInstance(platform.disk, RealDisk)
         self.assertIsInstance(platform.rng, Random)
         self.assertNotEqual([platform.rng.random() for _ in range(3)], [platform.rng.random() for _ in range(3)])
-        self.assertIsInstance(platform.endpoint_factory(reactor, "[::1]", 9876), HostnameEndpoint)
+        self.assertIsInstance(platform.endpoint_factory(reactor, "broker-a", 9876), HostnameEndpoint)
+
+    def test_a_refused_address(self) -> None:
+        """That an address refuses connections is known at once: HostnameEndpoint says so only later."""
+        for addr, host in (("127.0.0.1", "127.0.0.1"), ("::1", "::1"), ("[::1]", "::1")):
+            reactor = MemoryReactorClock()
+            connecting = dial_by_name(reactor, addr, 9876).connect(Factory.forProtocol(Protocol))
+            ((found, port, factory, timeout_s, _),) = reactor.tcpClients
+            self.assertEqual((found, port, timeout_s), (host, 9876, CONNECT_TIMEOUT_S))
+            no_connector: Any = None
+            factory.clientConnectionFailed(no_connector, Failure(ConnectionRefusedError()))
+            self.failureResultOf(connecting, ConnectionRefusedError)
+            self.assertEqual(reactor.getDelayedCalls(), [])
 
     def test_disk_closes_after_shutdown(self) -> None:
         """The disk's thread ends after everything else has been shut down."""

@@ -109,13 +109,18 @@ class LostQueue(RocketMqError):
 
 
 class NoRoute(RocketMqError):
-    """No NameServer knows the topic; ``answers`` is what each of them said."""
+    """
+    No NameServer knows the topic; ``answers`` is what each of them said.
 
-    def __init__(self, topic: str, answers: Mapping[str, str]) -> None:
+    ``is_unknown``: one did answer that it has no route; otherwise none could be asked.
+    """
+
+    def __init__(self, topic: str, answers: Mapping[str, str], *, is_unknown: bool = False) -> None:
         said = "; ".join(f"{addr}: {text}" for addr, text in answers.items())
         super().__init__(f"no route of topic {topic}: {said}")
         self.topic = topic
         self.answers = answers
+        self.is_unknown = is_unknown
 
 
 class NotFound(RocketMqError):

@@ -255,6 +255,91 @@ class SendTests(FlowCase):
         self.assertLess(self.sim.world.now_s - began, 1)
         self.assertEqual(client.routes["T"], route)
 
+    def test_a_master_that_comes_soon(self) -> None:
+        """A send whose topic has no master for a moment waits for one, and fails only with its time."""
+        self.make_topic()
+        sender, node = producer(self.sim.client()), self.sim.brokers["broker-a"]
+        self.sim.run(sender.send(Message("T", b"x")))
+        node.kill()
+        self.sim.pass_s(1)
+        for kind, text in ((NotDelivered, "cannot connect"), (NoRoute, "No topic route info")):
+            began = self.sim.world.now_s
+            self.assertIn(text, str(self.failureOf(sender.send(Message("T", b"x")), kind)))
+            self.assertTrue(2.8 <= self.sim.world.now_s - began <= 3.0, self.sim.world.now_s - began)
+        queue = MessageQueue(topic="T", broker_name="broker-a", queue_id=1)
+        sends = [
+            sender.send(Message("T", b"y"), timeout_s=20.0),
+            sender.send(Message("T", b"y"), sharding_key="k", timeout_s=20.0),
+            sender.send(Message("T", b"y"), queue=queue, timeout_s=20.0),
+            sender.send_batch([Message("T", b"y")], timeout_s=20.0),
+        ]
+        sending = [Deferred.fromCoroutine(send) for send in sends]
+        self.sim.pass_s(5)
+        self.assertFalse(any(one.called for one in sending))
+        node.start()
+        results = [self.sim.world.settle(one) for one in sending]
+        self.assertEqual(results[2].queue, queue)
+
+    def test_a_broker_restarts_without_a_nameserver(self) -> None:
+        """What is known of a route counts for as long as no NameServer can be asked."""
+        self.make_topic()
+        sender, node = producer(self.sim.client()), self.sim.brokers["broker-a"]
+        self.sim.run(sender.send(Message("T", b"x")))
+        self.sim.namesrv.kill()
+        node.kill()
+        self.failureOf(sender.send(Message("T", b"x")), NotDelivered)
+        node.start()
+        self.sim.pass_s(2)
+        self.sim.run(sender.send(Message("T", b"x")))
+        self.sim.namesrv.start()
+
+    def test_the_newest_route_of_a_broker(self) -> None:
+        """Where a broker is says the route that came last, not one of another topic that is asked for later."""
+        client = self.sim.client()
+        sender = producer(client)
+        for topic in ("T", "U"):
+            self.sim.run(sender.send(Message(topic, b"creates the topic")))
+        self.sim.pass_s(1)
+        for topic in ("T", "U"):
+            self.sim.run(client.fetch_route(topic))
+        before = client.brokers["broker-a"]
+        for topic in ("T", "U"):
+            route = client.routes[topic]
+            moved = [structs.replace(data, broker_addrs={0: "10.9.9.9:10911"}) for data in route.broker_datas]
+            client._keep_route(topic, structs.replace(route, broker_datas=moved))
+            self.assertEqual(client.brokers["broker-a"], {0: "10.9.9.9:10911"})
+            self.sim.run(client.fetch_route(topic))
+            self.assertEqual(client.brokers["broker-a"], before)
+
+    def test_routes_are_asked_for_when_a_broker_cannot_be_reached(self) -> None:
+        """At once, each half second for 5 s, each 2 s for ten minutes; each 30 s again when it is back."""
+        self.make_topic()
+        client, node = self.sim.client(), self.sim.brokers["broker-a"]
+        inbox, asked = Inbox(), list[float]()
+        self.sim.run(consumer(client, inbox).start())
+        self.sim.run(producer(self.sim.client()).send(Message("T", b"x")))
+        self.until(lambda: len(inbox.got) == 1)
+        fetch_route = client.fetch_route
+
+        async def noted(topic: str, timeout_s: float | None = None) -> Any:
+            if topic == "T":
+                asked.append(self.sim.world.now_s - began)
+            return await fetch_route(topic, timeout_s)
+
+        client.fetch_route = noted  # type: ignore[method-assign]
+        began = self.sim.world.now_s
+        node.kill()
+        self.sim.pass_s(15)
+        soon = [at for at in asked if at < 5]
+        self.assertLess(soon[0], 0.1)
+        self.assertTrue(8 <= len(soon) <= 11, asked)
+        self.assertTrue(4 <= len(asked) - len(soon) <= 6, asked)
+        node.start()
+        self.sim.pass_s(30)
+        asked.clear()
+        self.sim.pass_s(60)
+        self.assertEqual(len(asked), 2)
+
     def test_dead_broker(self) -> None:
         """With the only broker gone the deadline ends the send, and the error says what was tried."""
         self.make_topic()

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from rmq import blocking
+from rmq.client.types import Message
 from tests.real.elected import NAME, QUEUES, TOPIC, Elected
 from tests.real.javaclient import JavaAdmin, JavaClient
 from tests.real.peers import APACHE_5, OURS, Broker, Site, until
@@ -40,6 +45,44 @@ def test_kill_and_come_back(site: Site, controller: str, brokers: str) -> None:
     until("the old master has all", lambda: old.end_offset() == end == new.end_offset(), seconds=60)
     assert first_difference(new.commitlog, old.commitlog, end) is None
     assert group.read(new) >= set(range(300))
+
+
+def test_python_through_two_failovers(site: Site) -> None:
+    """No send of a Python producer fails while masters are killed, and a consumer of its own gets each message."""
+    group = Elected(site, OURS, OURS)
+    with group.master.probe() as probe:
+        probe.create_topic(TOPIC, QUEUES)
+    group.wait_whole()
+    old, new = group.master, group.slave
+    until("the slave knows the topic", partial(_knows_topic, new))
+    sent, got = Counter[bytes](), Counter[bytes]()
+
+    def send(producer: blocking.Producer, turn: int, killed: threading.Event) -> None:
+        for number in range(1000):
+            body = b"%d-%d" % (turn, number)
+            producer.send(Message(TOPIC, body), timeout_s=60.0)
+            sent[body] += 1
+            if number == 100:
+                killed.wait(60)
+
+    with blocking.Client(group.namesrv.addr) as client, blocking.Client(group.namesrv.addr) as other:
+        producer = client.producer()
+        reader = other.push_consumer("readers", {TOPIC: "*"}, handler=lambda message: got.update([message.body]))
+        reader.start()
+        for turn in range(2):
+            killed = threading.Event()
+            with ThreadPoolExecutor() as pool:
+                sending = pool.submit(send, producer, turn, killed)
+                until("some are sent", lambda: len(sent) > 100 + 1000 * turn)  # noqa: B023
+                old.kill()
+                killed.set()
+                sending.result(timeout=120)
+            group.wait_for(new)
+            old.start()
+            group.wait_whole()
+            old, new = new, old
+        until("all are read", lambda: got.keys() >= sent.keys(), seconds=60)
+    assert len(sent) == 2000
 
 
 def test_java_through_two_failovers(site: Site, tmp_path: Path) -> None:

@@ -55,6 +55,9 @@ AGAIN_S = 1.0
 #: between two looks at the routes, and for how long, after a broker has left them: it may be back soon
 LOST_BROKER_POLL_S = 2.0
 LOST_BROKER_S = 600.0
+#: so often, and for so long, after one could not be reached: another one may become master, or its slave be read
+UNREACHABLE_POLL_S = 0.5
+UNREACHABLE_S = 5.0
 #: heartbeats that a broker must have missed before others may have our queues; a broker gives a member 120 s
 MISSED_BEATS = 3
 
@@ -129,6 +132,9 @@ class Instance:
         self.brokers: dict[str, dict[int, str]] = {}
         #: names of brokers that have left the routes, and when
         self._lost: dict[str, float] = {}
+        #: addresses of brokers that cannot be reached, and since when
+        self._unreachable: dict[str, float] = {}
+        self._look = host.gate()
         #: by name of a broker: epoch ms of its last answer to a heartbeat or pull; see :meth:`absences`
         self._heard_ms: dict[str, int] = {}
         self._absences: dict[str, int] = {}
@@ -246,9 +252,17 @@ class Instance:
         timeout_s: float | None = None,
     ) -> Response[RH, RB]:
         """Send a request and wait, ``ask_timeout_s`` unless something else is said; fails with RequestFailed."""
-        return await self.connections.ask(
-            addr, contract, header, body, timeout_s=self.settings.ask_timeout_s if timeout_s is None else timeout_s
-        )
+        timeout_s = self.settings.ask_timeout_s if timeout_s is None else timeout_s
+        try:
+            response = await self.connections.ask(addr, contract, header, body, timeout_s=timeout_s)
+        except Unreachable:
+            if addr not in self._unreachable and addr not in self.namesrvs:
+                self._unreachable[addr] = self.host.seconds()
+                self._look.open()
+            raise
+        if self._unreachable:
+            self._unreachable.pop(addr, None)
+        return response
 
     def broker_addr(self, broker_name: str, broker_id: int = MASTER_ID, *, any_id: bool = False) -> str:
         """Return an address of a broker, with ``any_id`` that of another member if need be; Unreachable without one."""
@@ -290,6 +304,7 @@ class Instance:
     async def fetch_route(self, topic: str, timeout_s: float | None = None) -> TopicRouteData:
         """Ask one NameServer after the other for a route, and keep it; raises NoRoute."""
         answers: dict[str, str] = {}
+        is_unknown = False
         deadline = self.host.seconds() + (self.settings.ask_timeout_s if timeout_s is None else timeout_s)
         for addr in list(self.namesrvs):
             left = deadline - self.host.seconds()
@@ -300,6 +315,7 @@ class Instance:
             except Refused as error:
                 answers[addr] = error.remark or str(error)
                 if error.code == ResponseCode.TOPIC_NOT_EXIST:
+                    is_unknown = True
                     continue
             except RequestFailed as error:
                 answers[addr] = str(error)
@@ -308,27 +324,40 @@ class Instance:
                 return response.body
             # the next request goes to another NameServer first
             self.namesrvs = [other for other in self.namesrvs if other != addr] + [addr]
-        raise NoRoute(topic, answers)
+        raise NoRoute(topic, answers, is_unknown=is_unknown)
 
     def _keep_route(self, topic: str, route: TopicRouteData) -> None:
+        """Keep a route; what it says of a broker counts, and not what older routes of other topics say.
+
+        Java: MQClientInstance#updateTopicRouteInfoFromNameServer
+        """
         changed = self.routes.get(topic) != route
         self.routes[topic] = route
+        newest: dict[str, dict[int, str]] = {}
+        for name, broker_id, addr in broker_addrs(route):
+            newest.setdefault(name, {})[broker_id] = addr
+        brokers = self.brokers | newest
         if changed:
-            brokers: dict[str, dict[int, str]] = {}
-            for known in self.routes.values():
-                for name, broker_id, addr in broker_addrs(known):
-                    brokers.setdefault(name, {})[broker_id] = addr
-            if brokers != self.brokers:
-                lost = dict.fromkeys(self.brokers.keys() - brokers.keys(), self.host.seconds())
-                self._lost = {name: since for name, since in (self._lost | lost).items() if name not in brokers}
-                self.brokers = brokers
-                self.beat()
+            named = {name for known in self.routes.values() for name, _, _ in broker_addrs(known)}
+            brokers = {name: addrs for name, addrs in brokers.items() if name in named}
+        if brokers != self.brokers:
+            lost = dict.fromkeys(self.brokers.keys() - brokers.keys(), self.host.seconds())
+            self._lost = {name: since for name, since in (self._lost | lost).items() if name not in brokers}
+            self.brokers = brokers
+            named_addrs = {addr for addrs in brokers.values() for addr in addrs.values()}
+            self._unreachable = {addr: since for addr, since in self._unreachable.items() if addr in named_addrs}
+            self.beat()
+        if changed:
             for part in self.parts:
                 part.routes_changed()
 
     async def _poll_routes(self) -> None:
         while True:
-            await self.host.sleep(self._poll_pause_s())
+            try:
+                await self.host.within(opened(self._look.wait), self._poll_pause_s())
+            except TimeoutError:
+                pass
+            self._look.shut()
             for topic in dict.fromkeys(topic for part in self.parts for topic in part.topics()):
                 try:
                     await self.fetch_route(topic)
@@ -336,9 +365,12 @@ class Instance:
                     _log.debug("%s", error)
 
     def _poll_pause_s(self) -> float:
-        latest = max(self._lost.values(), default=-LOST_BROKER_S)
-        poll_s = self.settings.poll_routes_s
-        return min(poll_s, LOST_BROKER_POLL_S) if self.host.seconds() < latest + LOST_BROKER_S else poll_s
+        now, poll_s = self.host.seconds(), self.settings.poll_routes_s
+        latest = max(self._unreachable.values(), default=-LOST_BROKER_S)
+        if now < latest + UNREACHABLE_S:
+            return min(poll_s, UNREACHABLE_POLL_S)
+        latest = max(latest, *self._lost.values()) if self._lost else latest
+        return min(poll_s, LOST_BROKER_POLL_S) if now < latest + LOST_BROKER_S else poll_s
 
     # heartbeats
 

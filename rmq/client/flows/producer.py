@@ -30,7 +30,7 @@ from rmq.errors import (
     RocketMqError,
 )
 from rmq.wire.api.clients import ConsumerData, ProducerData
-from rmq.wire.api.common import MessageQueue
+from rmq.wire.api.common import MASTER_ID, MessageQueue
 from rmq.wire.api.sending import SEND_BATCH_MESSAGE, SEND_MESSAGE_V2, SEND_REPLY_MESSAGE_V2, SendMessageV2Header
 from rmq.wire.command import RemotingCommand
 from rmq.wire.record import PROPERTY_REPLY_TO_CLIENT, decode_properties
@@ -39,6 +39,8 @@ T = TypeVar("T")
 
 #: pause between two tries at the same broker, from and to
 SAME_BROKER_PAUSE_S = (0.05, 0.2)
+#: between two looks at the route of a topic without a master
+MASTER_AWAY_PAUSE_S = 0.1
 
 
 class Producer:
@@ -58,6 +60,8 @@ class Producer:
         #: in the order of their use
         self._topics: dict[str, None] = {}
         self._queues: dict[str, list[MessageQueue]] = {}
+        #: topics for which the NameServers had no route when a send failed: what is known of them is old
+        self._unrouted: set[str] = set()
         self._closed = False
 
     async def send(
@@ -288,10 +292,12 @@ class Producer:
             left = deadline - host.seconds()
             if left <= 0:
                 break
-            if queue is None:
-                chosen = self._keyed(sharding_key, await self._writable(out.topic, left), attempts)
-            else:
-                chosen = await self._reachable(out.topic, queue, left)
+            try:
+                chosen = await self._chosen(out.topic, queue, sharding_key, attempts, deadline)
+            except NoRoute:
+                if not attempts:
+                    raise
+                break  # what was tried says more, also whether the message may be stored
             if attempts and attempts[-1][0] == chosen.broker_name:
                 await host.sleep(min(host.rng.uniform(*SAME_BROKER_PAUSE_S), max(0.0, deadline - host.seconds())))
             began = host.seconds()
@@ -312,6 +318,31 @@ class Producer:
         if result is None:
             raise NotDelivered(out.topic, attempts)
         return result
+
+    async def _chosen(
+        self,
+        topic: str,
+        queue: MessageQueue | None,
+        sharding_key: str | None,
+        attempts: Sequence[tuple[str, RequestFailed]],
+        deadline: float,
+    ) -> MessageQueue:
+        """
+        Return the queue of the next try; NoRoute without one.
+
+        A topic whose masters are away may have another one in a moment: this waits for it until the deadline.
+        """
+        host = self._instance.host
+        while True:
+            left = deadline - host.seconds()
+            try:
+                if queue is not None:
+                    return await self._reachable(topic, queue, left)
+                return self._keyed(sharding_key, await self._writable(topic, left), attempts)
+            except NoRoute:
+                if topic not in self._instance.routes or host.seconds() + MASTER_AWAY_PAUSE_S >= deadline:
+                    raise
+            await host.sleep(MASTER_AWAY_PAUSE_S)
 
     async def _send_once(self, out: Outgoing, queue: MessageQueue, timeout_s: float) -> SendResult:
         addr = self._instance.broker_addr(queue.broker_name)
@@ -369,7 +400,7 @@ class Producer:
         self._topics[topic] = None
         host = self._instance.host
         deadline = host.seconds() + timeout_s
-        known = self._instance.routes.get(topic)
+        known = None if topic in self._unrouted else self._instance.routes.get(topic)
         try:
             queues = publish_queues(topic, known) if known is not None else []
             if not queues:  # also while its masters are away: they may be back
@@ -390,13 +421,20 @@ class Producer:
         if not queues:
             return self._none(topic)
         self._queues[topic] = queues
+        self._unrouted.discard(topic)
         self._instance.beat()
         return queues
 
     async def _reachable(self, topic: str, queue: MessageQueue, timeout_s: float) -> MessageQueue:
         """Return a queue that the caller chose; looks for its broker.  Java: DefaultMQProducerImpl#sendKernelImpl"""
-        if queue.broker_name not in self._instance.brokers:
+        brokers, name = self._instance.brokers, queue.broker_name
+        if name not in brokers:
             await self._writable(topic, timeout_s)
+        elif MASTER_ID not in brokers[name] or topic in self._unrouted:
+            await self._instance.fetch_route(topic, timeout_s)
+            self._unrouted.discard(topic)
+            if MASTER_ID not in self._instance.brokers.get(name, {}):
+                self._none(topic)
         return queue
 
     def _none(self, topic: str) -> list[MessageQueue]:
@@ -429,8 +467,10 @@ class Producer:
         if left > 0:
             try:
                 await self._instance.fetch_route(topic, min(left, AGAIN_S))
-            except NoRoute:
+            except NoRoute as error:
                 self._queues.pop(topic, None)
+                if error.is_unknown:
+                    self._unrouted.add(topic)
 
     # for the client
 

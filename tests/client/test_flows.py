@@ -273,9 +273,18 @@ class SendTests(FlowCase):
             sender.send(Message("T", b"y"), queue=queue, timeout_s=20.0),
             sender.send_batch([Message("T", b"y")], timeout_s=20.0),
         ]
+        asked, ask = [], sender._instance.ask
+
+        async def noted(*arguments: Any) -> Any:
+            asked.append(self.sim.world.now_s)
+            return await ask(*arguments)
+
+        sender._instance.ask = noted  # type: ignore[assignment]
+        sends += [sender.send(Message("T", b"y"), timeout_s=20.0) for _ in range(500)]
         sending = [Deferred.fromCoroutine(send) for send in sends]
         self.sim.pass_s(5)
         self.assertFalse(any(one.called for one in sending))
+        self.assertLess(len(asked), 250)  # the route of the topic, and of the one for topics that are new
         node.start()
         results = [self.sim.world.settle(one) for one in sending]
         self.assertEqual(results[2].queue, queue)

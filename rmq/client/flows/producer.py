@@ -62,6 +62,10 @@ class Producer:
         self._queues: dict[str, list[MessageQueue]] = {}
         #: topics for which the NameServers had no route when a send failed: what is known of them is old
         self._unrouted: set[str] = set()
+        #: why sends wait, by topic and, of those to a queue that the caller chose, broker
+        self._away: dict[tuple[str, str | None], NoRoute] = {}
+        #: when a send asked for the route of a topic because another one had failed
+        self._asked_s: dict[str, float] = {}
         self._closed = False
 
     async def send(
@@ -330,19 +334,36 @@ class Producer:
         """
         Return the queue of the next try; NoRoute without one.
 
-        A topic whose masters are away may have another one in a moment: this waits for it until the deadline.
+        A topic whose masters are away may have another one in a moment: this waits for it until the deadline. Of all
+        sends that wait, one asks for the route.
         """
-        host = self._instance.host
+        host, place = self._instance.host, (topic, None if queue is None else queue.broker_name)
         while True:
-            left = deadline - host.seconds()
-            try:
-                if queue is not None:
-                    return await self._reachable(topic, queue, left)
-                return self._keyed(sharding_key, await self._writable(topic, left), attempts)
-            except NoRoute:
-                if topic not in self._instance.routes or host.seconds() + MASTER_AWAY_PAUSE_S >= deadline:
-                    raise
+            trouble = self._away.get(place)
+            if trouble is None or self._may_ask(topic):
+                left = deadline - host.seconds()
+                try:
+                    if queue is not None:
+                        chosen = await self._reachable(topic, queue, left)
+                    else:
+                        chosen = self._keyed(sharding_key, await self._writable(topic, left), attempts)
+                    self._away.pop(place, None)
+                    return chosen
+                except NoRoute as error:
+                    if topic not in self._instance.routes:
+                        raise
+                    trouble = self._away[place] = error
+            if host.seconds() + MASTER_AWAY_PAUSE_S >= deadline:
+                raise trouble
             await host.sleep(MASTER_AWAY_PAUSE_S)
+
+    def _may_ask(self, topic: str) -> bool:
+        """Tell whether no send has asked for the route a moment ago; the caller asks then."""
+        now = self._instance.host.seconds()
+        if now < self._asked_s.get(topic, 0.0) + MASTER_AWAY_PAUSE_S:
+            return False
+        self._asked_s[topic] = now
+        return True
 
     async def _send_once(self, out: Outgoing, queue: MessageQueue, timeout_s: float) -> SendResult:
         addr = self._instance.broker_addr(queue.broker_name)
@@ -464,7 +485,7 @@ class Producer:
 
     async def _renew_route(self, topic: str, deadline: float) -> None:
         left = deadline - self._instance.host.seconds()
-        if left > 0:
+        if left > 0 and self._may_ask(topic):
             try:
                 await self._instance.fetch_route(topic, min(left, AGAIN_S))
             except NoRoute as error:

@@ -32,6 +32,7 @@ def test_kill_and_come_back(site: Site, controller: str, brokers: str) -> None:
     group.wait_whole()
     group.send(group.master, 0, 100)
     old, new = group.master, group.slave
+    until("the slave knows the topic", partial(_knows_topic, new))
     old.kill()
     group.wait_for(new)
     until("the new master has all", lambda: group.read(new) >= set(range(100)))

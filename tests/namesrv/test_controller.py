@@ -652,6 +652,8 @@ class HeartbeatTests(ControllerCase):
         self.assertEqual((addr, self.group.master_id), (address(1), 1))
         factory.clientConnectionFailed(None, Failure(ConnectionRefusedError()))
         self.assertEqual(self.state(), (2, 2, [2], 3))
+        self.assertFalse(self.lives(1))
+        self.assertEqual(list(self.notices()), [address(2)])
 
     def test_a_port_that_does_not_refuse(self) -> None:
         """A port that accepts, or does not answer, proves nothing: 2.5 s pass as without the attempt."""
@@ -681,6 +683,7 @@ class HeartbeatTests(ControllerCase):
         self.beat(1)
         factory.clientConnectionFailed(None, Failure(ConnectionRefusedError()))
         self.assertEqual(self.group.master_id, 1)
+        self.assertTrue(self.lives(1))
         self.close(1)
         self.beat(1)
         self.talk.reactor.advance(PROBE_AFTER_S)

@@ -50,12 +50,8 @@ def test_kill_and_come_back(site: Site, controller: str, brokers: str) -> None:
 
 def test_python_through_two_failovers(site: Site) -> None:
     """No send of a Python producer fails while masters are killed, and a consumer of its own gets each message."""
-    group = Elected(site, OURS, OURS)
-    with group.master.probe() as probe:
-        probe.create_topic(TOPIC, QUEUES)
-    group.wait_whole()
+    group = _with_topic(site)
     old, new = group.master, group.slave
-    until("the slave knows the topic", partial(_knows_topic, new))
     sent, got = Counter[bytes](), Counter[bytes]()
 
     def send(producer: blocking.Producer, turn: int, killed: threading.Event) -> None:
@@ -88,12 +84,8 @@ def test_python_through_two_failovers(site: Site) -> None:
 
 def test_java_through_two_failovers(site: Site, tmp_path: Path) -> None:
     """A Java producer and consumer go on while masters are killed; what was answered SEND_OK is read, each message."""
-    group = Elected(site, OURS, OURS)
-    with group.master.probe() as probe:
-        probe.create_topic(TOPIC, QUEUES)
-    group.wait_whole()
+    group = _with_topic(site)
     old, new = group.master, group.slave
-    until("the slave knows the topic", partial(_knows_topic, new))
     with JavaClient(APACHE_5, group.namesrv.addr, tmp_path / "client") as java:
         java.consume("elected-readers", TOPIC, "reader")
         for turn in range(2):
@@ -113,6 +105,16 @@ def test_java_through_two_failovers(site: Site, tmp_path: Path) -> None:
     end = old.end_offset()
     until("the slave has all", lambda: new.end_offset() == end == old.end_offset(), seconds=60)
     assert first_difference(old.commitlog, new.commitlog, end) is None
+
+
+def _with_topic(site: Site) -> Elected:
+    """Return a pair of ours in which both brokers know the topic."""
+    group = Elected(site, OURS, OURS)
+    with group.master.probe() as probe:
+        probe.create_topic(TOPIC, QUEUES)
+    group.wait_whole()
+    until("the slave knows the topic", partial(_knows_topic, group.slave))
+    return group
 
 
 def _knows_topic(broker: Broker) -> bool:

@@ -10,6 +10,11 @@ from twisted.internet.protocol import Factory, Protocol
 from rmq.runtime.platform import Platform, split_addr
 
 
+class _Attempt(Factory):
+    protocol = Protocol
+    noisy = False
+
+
 async def is_refused(platform: Platform, addr: str) -> bool:
     """
     Connect to ``addr`` ("host:port"); True when the connection is refused.
@@ -21,7 +26,7 @@ async def is_refused(platform: Platform, addr: str) -> bool:
     except ValueError:
         return False
     endpoint = platform.endpoint_factory(platform.reactor, host, port)
-    connecting: Deferred[IProtocol] = endpoint.connect(Factory.forProtocol(Protocol))
+    connecting: Deferred[IProtocol] = endpoint.connect(_Attempt())
     try:
         protocol = await connecting
     except ConnectionRefusedError:

@@ -313,14 +313,18 @@ class Controller(Service):
             return
         group = self._cut_off_master(key)
         if group is not None and group.address(key[1]) == address:
-            self._log.warn("{group}: {address} refuses connections", group=key[0], address=address)
+            self._log.warn(
+                "{group}: the port of the master, {address}, refuses connections: its process has ended",
+                group=key[0],
+                address=address,
+            )
             self._hearing.gone(key)
             self._replace_master(group)
 
     def _probed(self, result: object, probing: Deferred[None]) -> None:
         self._probing.discard(probing)
         if isinstance(result, Failure) and result.check(CancelledError) is None:
-            self._log.failure("a master whose connection closed was not tried", result)
+            self._log.failure("the port of a master whose connection closed could not be tried", result)
 
     def _replace_master(self, group: Group) -> None:
         if group.master_id is not None:

@@ -79,7 +79,7 @@ class ServerTls(Service):
         #: days until the certificate ends, at the last warning
         self._warned_days: int | None = None
         self._trouble = ""
-        self._refresh = Periodic(clock, REFRESH_S, self.refresh, name="refresh of the certificates of TLS")
+        self._refresh = Periodic(clock, REFRESH_S, self.refresh, name="refresh of the TLS certificates")
 
     @property
     def mode(self) -> TlsMode:

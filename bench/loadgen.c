@@ -2,7 +2,7 @@
  * Load for one RocketMQ server: N connections with M requests outstanding on each, from one thread.
  *
  *   loadgen PORT CONNECTIONS OUTSTANDING SECONDS WARM_SECONDS RATE PIDS TEMPLATE
- *           [others FILE EVERY] [end TEMPLATE] [pull TEMPLATE PORT OFFSETS]
+ *           [others FILE EVERY] [end TEMPLATE] [pull TEMPLATE PORT OFFSETS] [tls]
  *
  * RATE 0 sends the next request when an answer comes (closed loop). RATE r > 0 sends r requests a second whatever the
  * answers do (open loop); a latency then counts from the moment at which the request was due. PIDS is a comma list of
@@ -23,6 +23,8 @@
  * ten characters for the opaque, u32 place of ten for a number that grows (0 for none), and the bytes. Every EVERYth request is one of them: connection number n sends those of
  * group n modulo groups, in turn. Their latencies are told apart (unless EVERY is 1), all else is counted with the rest.
  *
+ * TLS encrypts all connections and trusts any certificate (compiled with -DWITH_TLS -lssl).
+ *
  * Answers are matched by opaque, because Java answers a pipelined connection out of order.
  */
 #define _GNU_SOURCE
@@ -41,6 +43,12 @@
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+#ifdef WITH_TLS
+#include <openssl/ssl.h>
+static SSL_CTX *tls_context;
+#else
+typedef void SSL;
+#endif
 
 #define SECOND 1000000000ull
 #define QUEUES 8
@@ -206,6 +214,7 @@ static size_t write_other(char *out, uint32_t opaque, uint32_t group, uint32_t t
 
 typedef struct {
   int fd, blocked;
+  SSL *tls;
   char *in, *out;
   size_t in_size, in_room, out_at, out_size, out_room;
   uint32_t turn;
@@ -263,10 +272,37 @@ static void watch(int index, int writing) {
   peers[index].blocked = writing;
 }
 
+/* send and recv, encrypted or not; both leave EAGAIN in errno where they would wait */
+static ssize_t put(peer *p, const char *bytes, size_t n) {
+#ifdef WITH_TLS
+  if (p->tls) {
+    int size = SSL_write(p->tls, bytes, n < 1 << 30 ? (int)n : 1 << 30);
+    if (size <= 0) errno = SSL_get_error(p->tls, size) == SSL_ERROR_WANT_WRITE ? EAGAIN : EPROTO;
+    return size > 0 ? size : -1;
+  }
+#endif
+  return send(p->fd, bytes, n, MSG_NOSIGNAL);
+}
+
+static ssize_t take(peer *p, char *bytes, size_t room) {
+#ifdef WITH_TLS
+  if (p->tls) {
+    ssize_t all = 0;
+    for (int size; (size_t)all < room; all += size)
+      if ((size = SSL_read(p->tls, bytes + all, (int)(room - (size_t)all))) <= 0) {
+        errno = SSL_get_error(p->tls, size) == SSL_ERROR_WANT_READ ? EAGAIN : EPROTO;
+        return all && errno == EAGAIN ? all : -1;
+      }
+    return all;
+  }
+#endif
+  return recv(p->fd, bytes, room, 0);
+}
+
 static void flush_peer(int index) {
   peer *p = &peers[index];
   while (p->out_at < p->out_size) {
-    ssize_t n = send(p->fd, p->out + p->out_at, p->out_size - p->out_at, MSG_NOSIGNAL);
+    ssize_t n = put(p, p->out + p->out_at, p->out_size - p->out_at);
     if (n < 0 && errno == EAGAIN) {
       if (!p->blocked) watch(index, 1);
       return;
@@ -376,7 +412,7 @@ static void answered(char *frame, uint64_t now) {
 static void receive(int index) {
   peer *p = &peers[index];
   if (p->in_room - p->in_size < 1 << 16) p->in = realloc(p->in, (p->in_room = 2 * p->in_room + (1 << 17)) + 1);
-  ssize_t n = recv(p->fd, p->in + p->in_size, p->in_room - p->in_size, 0);
+  ssize_t n = take(p, p->in + p->in_size, p->in_room - p->in_size);
   if (n < 0 && errno == EAGAIN) return;
   if (n <= 0) { errno = n ? errno : 0; fail("the server closed a connection"); }
   p->in_size += (size_t)n;
@@ -393,6 +429,9 @@ static void receive(int index) {
   }
   memmove(p->in, p->in + at, p->in_size - at);
   p->in_size -= at;
+#ifdef WITH_TLS
+  if (p->tls && SSL_has_pending(p->tls)) receive(index);
+#endif
 }
 
 static void dial(int index, int port) {
@@ -404,6 +443,12 @@ static void dial(int index, int port) {
   p->blocked = -1;
   if (p->fd < 0 || connect(p->fd, (struct sockaddr *)&to, sizeof to)) fail("connect");
   setsockopt(p->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+#ifdef WITH_TLS
+  if (tls_context) {
+    p->tls = SSL_new(tls_context);
+    if (!SSL_set_fd(p->tls, p->fd) || SSL_connect(p->tls) != 1) fail("TLS handshake");
+  }
+#endif
   fcntl(p->fd, F_SETFL, O_NONBLOCK);
   watch(index, 0);
 }
@@ -432,6 +477,12 @@ int main(int argc, char **argv) {
       for (char *from = strtok(argv[at + 3], ","); from && puller_count < MAX_PULLERS; from = strtok(NULL, ","))
         starts[puller_count++] = strtoull(from, NULL, 10);
       at += 4;
+#ifdef WITH_TLS
+    } else if (!strcmp(argv[at], "tls")) {
+      tls_context = SSL_CTX_new(TLS_client_method());
+      SSL_CTX_set_mode(tls_context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+      at += 1;
+#endif
     } else fail(argv[at]);
   }
   prctl(PR_SET_TIMERSLACK, 1);

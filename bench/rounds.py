@@ -54,11 +54,12 @@ def parsed_shape(text: str) -> tuple[int, int]:
     return int(connections), int(outstanding)
 
 
-def built(folder: Path, name: str) -> Path:
-    """Compile ``name``.c."""
-    program, source = folder / name, Path(__file__).with_name(f"{name}.c")
+def built(folder: Path, name: str, *, tls: bool = False) -> Path:
+    """Compile ``name``.c; ``tls`` needs the headers of OpenSSL."""
+    program, source = folder / (f"{name}-tls" if tls else name), Path(__file__).with_name(f"{name}.c")
+    more = ["-DWITH_TLS", "-lssl", "-lcrypto"] if tls else []
     if not program.exists():
-        subprocess.run(["gcc", "-O2", "-Wall", "-o", str(program), str(source)], check=True)
+        subprocess.run(["gcc", "-O2", "-Wall", "-o", str(program), str(source), *more], check=True)
     return program
 
 

@@ -190,14 +190,17 @@ def load(
     wanted: Asked,
     answer_bytes: int | None = None,
     more: Callable[[Stage], tuple[object, ...]] = lambda stage: (),
+    *,
+    tls: bool = False,
 ) -> Row:
     """Return a row of one request again and again; the last word of its name is its shape."""
 
     def prepare(stage: Stage) -> One:
         connections, outstanding = parsed_shape(name.rpartition(" ")[2])
         shape = Shape(name, connections, outstanding, stage.file(make), stage.rate)
-        arguments = more(stage)
-        return lambda candidate, seconds: window(stage.loadgen, shape, candidate.process, seconds, *arguments)
+        arguments = (*more(stage), "tls") if tls else more(stage)
+        loadgen = built(stage.site.root, "loadgen", tls=tls)
+        return lambda candidate, seconds: window(loadgen, shape, candidate.process, seconds, *arguments)
 
     return Row(name, wanted, prepare, answer_bytes)
 
@@ -466,6 +469,15 @@ def signed_rows() -> list[Row]:
     return [*rows, load("signed commit of an offset c16d1", commit, asked(1.0, 0.8), 0)]
 
 
+def tls_rows() -> list[Row]:
+    """Return rows of connections that are encrypted."""
+    send = partial(send_template, topic=SENT, body_bytes=100)
+    pull = partial(pull_template, topic=FILLED, group="all", count=BATCH)
+    pulls = [load(f"TLS pull {BATCH} x 256 B {shape}", pull, asked(1.0, 0.8), tls=True) for shape in ("c1d1", "c16d1")]
+    sends = [load(f"TLS send 100 B {shape}", send, asked(1.0, 0.8), tls=True) for shape in ("c1d1", "c16d1", "c16d16")]
+    return [*reading(pulls), *sends]
+
+
 def route_rows() -> list[Row]:
     make = partial(route_template, topics=64)
     before = {"c1d1": (1.6, 0.33), "c16d1": (3.9, 0.15), "c16d16": (13.0, 0.04), "c256d1": (2.3, 0.26)}
@@ -604,6 +616,7 @@ GROUPS_OF_ROWS = (
         lambda stage, kind, name: start_guarded(stage.site, kind, name, stage.warm_s),
         signed_rows(),
     ),
+    Group("TLS", start_filled, tls_rows()),
     Group("NameServer", start_namesrv, reading(route_rows())),
     Group("masters", start_masters, (Row("two masters : one Apache broker", {}, both_masters),)),
 )
@@ -618,7 +631,7 @@ def run_group(
     for kind, name in ((arguments.ours, OURS_NAME), (APACHE_4, APACHE_NAME)):
         candidate = group.start(stage, kind, name)
         stage.add(candidate)
-        if group.name == "broker" and isinstance(candidate, Started):
+        if group.start is start_filled and isinstance(candidate, Started):
             held.append(Members(candidate.master))
         elif group.name == "NameServer":
             held.append(PretendedBrokers(candidate.process.port, topics=64, width=4))
@@ -636,7 +649,7 @@ def run_group(
                 found.append(
                     (row, measure(candidates, row.name, one, rounds=rounds, window_s=seconds, writes=row.writes))
                 )
-            except (SystemExit, OSError, LookupError) as error:
+            except (SystemExit, OSError, LookupError, subprocess.SubprocessError) as error:
                 found.append((row, str(error)))
     finally:
         for each in held:

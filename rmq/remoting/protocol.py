@@ -15,7 +15,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone
-from twisted.internet.interfaces import IDelayedCall, IPushProducer, IReactorTime, ITCPTransport
+from twisted.internet.interfaces import IDelayedCall, IHandshakeListener, IPushProducer, IReactorTime, ITCPTransport
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -63,7 +63,7 @@ def why_lost(reason: Failure, _heard: bool) -> str:
     return CLOSED if reason.check(ConnectionDone) else loss_text(reason.value)
 
 
-@implementer(IPushProducer)
+@implementer(IHandshakeListener, IPushProducer)
 class RemotingProtocol(Protocol):
     """
     One connection of a server or a client.
@@ -132,6 +132,12 @@ class RemotingProtocol(Protocol):
             lanes = self._responders.fast_lanes(_compiled.Lanes)
             transport.fast_path = _compiled.FastPath(self, lanes, self._clock.seconds)
         self._opened(self.channel)
+
+    def handshakeCompleted(self) -> None:
+        """TLS is ready: the reactor may decrypt itself, where it can."""
+        decrypt_here = getattr(self.transport, "decrypt_here", None)
+        if decrypt_here is not None:
+            decrypt_here()
 
     def dataReceived(self, data: bytes) -> None:
         channel = self.channel

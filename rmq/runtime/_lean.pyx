@@ -5,7 +5,8 @@ The compiled form of the event loop of rmq.runtime.leanreactor; same order, same
 A connection may carry ``fast_path``, a callable that is given the bytes received and whether other connections have
 events in this turn, too. It returns bytes to send in answer, or None to have the protocol get them in the ordinary way, or
 an object whose ``finish`` must be called at the end of the turn: that returns (fast path, bytes received, answer) for each
-connection that waits for it. A fast path has ``transport``, and ``write`` for what the socket does not take.
+connection that waits for it. A fast path has ``transport``, and ``write`` for what the socket does not take. An encrypted
+connection has ``records``, see Records.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -15,7 +16,7 @@ from cpython.list cimport PyList_GET_SIZE
 from cpython.object cimport PyObject, PyObject_IsTrue
 from libc.errno cimport EAGAIN, EINTR, ENOBUFS, EPIPE, errno
 from libc.math cimport ceil
-from libc.stdint cimport uint32_t
+from libc.stdint cimport uint32_t, uintptr_t
 
 cdef extern from "sys/epoll.h" nogil:
     ctypedef union epoll_data_t:
@@ -70,7 +71,15 @@ cdef enum:
     #: bytes of answers that wait for the end of a turn
     MAX_WAITING = 262144
 
+    #: what decrypts from BUFFER_BYTES and a record that began before, a record has 16 KiB
+    PLAIN_BYTES = BUFFER_BYTES + 32768
+    CIPHER_BYTES = 65536
+    #: of openssl/ssl.h
+    SSL_ERROR_WANT_READ = 2
+
 cdef char _received[BUFFER_BYTES]
+cdef char _decrypted[PLAIN_BYTES]
+cdef char _encrypted[CIPHER_BYTES]
 
 
 def keep_freed_memory():
@@ -100,6 +109,117 @@ cdef inline bint _holds(dict state, str name) except -1:
     return PyObject_IsTrue(<object>value)
 
 
+ctypedef int (*Transfer)(void *source_or_target, void *bytes, int size) noexcept nogil
+
+cdef struct OpenSsl:
+    Transfer ssl_read
+    Transfer ssl_write
+    Transfer bio_read
+    Transfer bio_write
+    int (*ssl_get_error)(void *ssl, int returned) noexcept nogil
+    void (*err_clear_error)() noexcept nogil
+
+cdef OpenSsl _openssl
+
+
+def use_openssl(uintptr_t ssl_read, uintptr_t ssl_write, uintptr_t bio_read, uintptr_t bio_write,
+                uintptr_t ssl_get_error, uintptr_t err_clear_error):
+    """Tell where functions of the OpenSSL library are that pyOpenSSL uses, to be called before Records are made."""
+    _openssl.ssl_read = <Transfer>ssl_read
+    _openssl.ssl_write = <Transfer>ssl_write
+    _openssl.bio_read = <Transfer>bio_read
+    _openssl.bio_write = <Transfer>bio_write
+    _openssl.ssl_get_error = <int (*)(void *, int) noexcept nogil>ssl_get_error
+    _openssl.err_clear_error = <void (*)() noexcept nogil>err_clear_error
+
+
+cdef class Records:
+    """
+    The records of an encrypted connection after its handshake.
+
+    ``layer`` is Twisted's TLS protocol between transport and protocol; ``ssl``, ``into`` and ``out`` are the addresses of its
+    OpenSSL connection and of the buffers before and behind that. ``unsent`` is the list of what the layer will encrypt later.
+    All that is special (errors, the end, bytes that OpenSSL or the socket does not take) is left to the layer.
+    """
+
+    cdef object layer
+    cdef dict state
+    cdef list unsent
+    cdef void *ssl
+    cdef void *into
+    cdef void *out
+    #: the layer must be asked why no more could be decrypted
+    cdef bint ended
+
+    def __init__(self, layer, list unsent, uintptr_t ssl, uintptr_t into, uintptr_t out):
+        self.layer = layer
+        self.state = layer.__dict__
+        self.unsent = unsent
+        self.ssl = <void *>ssl
+        self.into = <void *>into
+        self.out = <void *>out
+
+    cdef bint is_open(self) except -1:
+        """Whether the layer does nothing else than pass bytes on."""
+        return (
+            PyList_GET_SIZE(self.unsent) == 0
+            and not _holds(self.state, "_appSendBuffer")
+            and not _holds(self.state, "_lostTLSConnection")
+            and not _holds(self.state, "_aborted")
+            and not _holds(self.state, "disconnecting")
+        )
+
+    cdef bytes decrypt(self, ssize_t size):
+        """Return what ``size`` received bytes, and those of a record that has begun, decrypt to."""
+        cdef ssize_t filled = 0
+        cdef int got = 0
+        self.ended = True
+        _openssl.err_clear_error()
+        if _openssl.bio_write(self.into, _received, <int>size) == size:
+            while filled < PLAIN_BYTES:
+                got = _openssl.ssl_read(self.ssl, _decrypted + filled, <int>(PLAIN_BYTES - filled))
+                if got <= 0:
+                    self.ended = _openssl.ssl_get_error(self.ssl, got) != SSL_ERROR_WANT_READ
+                    break
+                filled += got
+        return PyBytes_FromStringAndSize(_decrypted, filled)
+
+    cdef int encrypt(self, bytes data) except -1:
+        """Encrypt ``data``; False when OpenSSL does not take it, and then nothing was taken."""
+        cdef ssize_t done = 0, size = PyBytes_GET_SIZE(data)
+        cdef int got
+        _openssl.err_clear_error()
+        while done < size:
+            got = _openssl.ssl_write(self.ssl, PyBytes_AS_STRING(data) + done, <int>(size - done))
+            if got <= 0:
+                break
+            done += got
+        if 0 < done < size:
+            self.layer.write(data[done:])
+        return done > 0
+
+    cdef int deliver(self, bytes data) except -1:
+        """Give decrypted bytes to the protocol, as the layer does."""
+        if data and not _holds(self.state, "_aborted"):
+            self.layer.wrappedProtocol.dataReceived(data)
+        return 0
+
+
+cdef inline Records _records(dict state):
+    """Return the records of a transport that is encrypted and past its handshake."""
+    cdef PyObject *found = PyDict_GetItem(state, "records")
+    return None if found is NULL else <Records>found
+
+
+cdef inline bint _passes(dict state) except -1:
+    """Whether bytes for the protocol's peer need no handshake first and do not wait behind others."""
+    cdef Records records
+    if not _holds(state, "TLS"):
+        return True
+    records = _records(state)
+    return records is not None and records.is_open()
+
+
 cdef inline bint _sends_now(dict state) except -1:
     """See the conditions of rmq.runtime.leanreactor.sends_now; ``state`` is the transport's ``__dict__``."""
     return (
@@ -112,7 +232,7 @@ cdef inline bint _sends_now(dict state) except -1:
         and not _holds(state, "producerPaused")
         and not _holds(state, "_writeDisconnecting")
         and not _holds(state, "_writeDisconnected")
-        and not _holds(state, "TLS")
+        and _passes(state)
     )
 
 
@@ -288,6 +408,7 @@ cdef class Lean:
         cdef bytes data
         cdef object why, answer
         cdef PyObject *fast_path
+        cdef Records records
         try:
             if transport.fileno() != fd:
                 reactor.work_on(transport, fd, EPOLLIN)
@@ -304,7 +425,18 @@ cdef class Lean:
                 with nogil:
                     size = recv(fd, _received, BUFFER_BYTES, 0)
                 if size > 0:
-                    data = PyBytes_FromStringAndSize(_received, size)
+                    records = _records(state)
+                    if records is None:
+                        data = PyBytes_FromStringAndSize(_received, size)
+                    else:
+                        data = records.decrypt(size)
+                        if records.ended:
+                            records.deliver(data)
+                            records.layer._flushReceiveBIO()
+                            return 0
+                        self._send_encrypted(transport, fd, records)
+                        if not data:
+                            return 0
                     fast_path = PyDict_GetItem(state, "fast_path")
                     if fast_path is not NULL and fast_path is not <PyObject *>None and _sends_now(state):
                         answer = (<object>fast_path)(data, more)
@@ -318,7 +450,7 @@ cdef class Lean:
                             if answer not in self.unfinished:
                                 self.unfinished.append(answer)
                             return 0
-                    transport.protocol.dataReceived(data)
+                    self._deliver(transport, data)
                     return 0
                 if size == 0:
                     why = self.done
@@ -332,6 +464,14 @@ cdef class Lean:
             reactor.fail(transport, error)
         return 0
 
+    cdef int _deliver(self, object transport, bytes data) except -1:
+        cdef Records records = _records(transport.__dict__)
+        if records is None:
+            transport.protocol.dataReceived(data)
+        else:
+            records.deliver(data)
+        return 0
+
     cdef int _finish(self, object reactor, object unfinished) except -1:
         cdef object fast_path, data, answer, transport
         for fast_path, data, answer in unfinished.finish():
@@ -340,7 +480,7 @@ cdef class Lean:
                 if answer is not None:
                     self._keep(reactor, transport, fast_path, answer)
                 elif transport.connected:  # another event of the turn may have ended it
-                    transport.protocol.dataReceived(data)
+                    self._deliver(transport, data)
             except BaseException as error:
                 reactor.fail(transport, error)
         return 0
@@ -384,8 +524,30 @@ cdef class Lean:
         return 0
 
     cdef ssize_t _send(self, object transport, int fd, bytes data) except -1:
-        cdef const char *start = PyBytes_AS_STRING(data)
-        cdef ssize_t length = PyBytes_GET_SIZE(data)
+        """Return how many bytes of ``data`` need not be written any more."""
+        cdef Records records = _records(transport.__dict__)
+        if records is None:
+            return self._send_bytes(transport, fd, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+        if not records.encrypt(data):
+            return 0
+        self._send_encrypted(transport, fd, records)
+        return PyBytes_GET_SIZE(data)
+
+    cdef int _send_encrypted(self, object transport, int fd, Records records) except -1:
+        """Send what was encrypted, or is to be said to the other OpenSSL; what the socket does not take goes to the transport."""
+        cdef int size
+        cdef ssize_t sent
+        while True:
+            size = _openssl.bio_read(records.out, _encrypted, CIPHER_BYTES)
+            if size <= 0:
+                return 0
+            sent = 0
+            if not _holds(transport.__dict__, "_tempDataLen") and not _holds(transport.__dict__, "dataBuffer"):
+                sent = self._send_bytes(transport, fd, _encrypted, size)
+            if sent < size:
+                records.layer.transport.write(_encrypted[sent:size])
+
+    cdef ssize_t _send_bytes(self, object transport, int fd, const char *start, ssize_t length) except -1:
         cdef ssize_t sent
         with nogil:
             sent = send(fd, start, length, MSG_NOSIGNAL)

@@ -20,11 +20,11 @@ without them is refused when the module is imported.
 from __future__ import annotations
 
 import errno
+import functools
 import gc
 import os
 import socket
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST, installReactor
@@ -45,6 +45,8 @@ _TELLS_LATER = (errno.EWOULDBLOCK, errno.ENOBUFS, errno.EPIPE)
 #: environment variables with which an operator configures glibc's memory allocation
 _MALLOC_SETTINGS = ("MALLOC_", "GLIBC_TUNABLES")
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
+#: what `_lean.use_openssl` takes
+_OPENSSL_FUNCTIONS = ("SSL_read", "SSL_write", "BIO_read", "BIO_write", "SSL_get_error", "ERR_clear_error")
 _PRIVATE = (
     (EPollReactor, ("_doReadOrWrite", "_disconnectSelectable")),
     (tcp.Connection, ("_aborting", "_writeDisconnecting", "_writeDisconnected", "TLS", "SEND_LIMIT")),
@@ -98,7 +100,7 @@ def send_now(transport: Any, data: bytes) -> int:
 
 
 def _broken(transport: Any) -> None:
-    transport.doRead = partial(_read_broken, transport)
+    transport.doRead = functools.partial(_read_broken, transport)
 
 
 _compiled: Any = load("rmq.runtime._lean")
@@ -108,6 +110,35 @@ _LEAN: Any = _compiled and _compiled.Lean(
     _broken, CONNECTION_LOST, CONNECTION_DONE, tcp.Connection.SEND_LIMIT, _SPIN_NS
 )
 _send_now: Callable[[Any, bytes], int] = send_now if _LEAN is None else _LEAN.send_now
+
+
+@functools.cache
+def _has_openssl() -> bool:
+    """Tell the compiled module where the functions of pyOpenSSL's library are; False when that cannot be found out."""
+    try:
+        from cryptography.hazmat.bindings._rust import _openssl
+
+        ffi, library = _openssl.ffi, _openssl.lib
+        addresses = [int(ffi.cast("uintptr_t", ffi.addressof(library, name))) for name in _OPENSSL_FUNCTIONS]
+    except (ImportError, AttributeError):
+        return False
+    _compiled.use_openssl(*addresses)
+    return True
+
+
+def records_of(layer: Any) -> Any:
+    """Return the compiled form of a TLS layer of Twisted's that is past its handshake, or None where it has none."""
+    if not _has_openssl():
+        return None
+    try:
+        connection, unsent = layer._tlsConnection, layer._aggregator._buffer
+        pointers = connection._ssl, connection._into_ssl, connection._from_ssl
+        layer._flushReceiveBIO, layer._appSendBuffer  # noqa: B018 - what the compiled form asks of it, too
+    except AttributeError:
+        return None
+    from cryptography.hazmat.bindings._rust import _openssl
+
+    return _compiled.Records(layer, unsent, *(int(_openssl.ffi.cast("uintptr_t", pointer)) for pointer in pointers))
 
 
 class EagerWrites:
@@ -126,6 +157,12 @@ class EagerWrites:
 
 class LeanServer(EagerWrites, tcp.Server):
     """An accepted connection."""
+
+    def decrypt_here(self) -> None:
+        """Read and write TLS records in compiled code from now on; to be called when the handshake is done."""
+        records = None if _LEAN is None else records_of(self.protocol)
+        if records is not None:
+            self.records = records
 
 
 class LeanClient(EagerWrites, tcp.Client):

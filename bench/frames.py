@@ -38,6 +38,8 @@ GROWING_MARK = 1_098_765_432
 UNIQUE_MARK = "@" * 32
 #: where a body begins with the moment at which it is sent, in 16 digits
 STAMP = b"@S@"
+#: the number of the connection
+NUMBER = b"@W@"
 
 
 def route_template(path: Path, topics: int) -> Path:
@@ -128,6 +130,19 @@ def _pull(topic: str, group: str, count: int) -> dict[str, object]:
     return fields
 
 
+def producer_template(path: Path) -> Path:
+    """HEART_BEAT of a producer, a client of its own on each connection."""
+    body = json.dumps({"clientID": "client-@W@", "consumerDataSet": [], "producerDataSet": [{"groupName": "asks"}]})
+    return _write(path, _header(34, {}), re.split(b"(%b)" % NUMBER, body.encode()), 1)
+
+
+def reply_template(path: Path, topic: str, body_bytes: int) -> Path:
+    """SEND_REPLY_MESSAGE_V2 to the client of the same connection."""
+    properties = properties_text(UNIQ_KEY="@U@", CORRELATION_ID="@U@", REPLY_TO_CLIENT="client-@W@", MSG_TYPE="reply")
+    fields = {**send_fields(topic, 0, properties), "e": "@Q@", "g": "@T@"}
+    return _write(path, _header(325, fields), [_noise(body_bytes)], 1)
+
+
 def plain_template(path: Path, code: int, fields: Mapping[str, object], body: bytes = b"") -> Path:
     """A request that is the same each time but for ``@Q@``, a queue id, and ``@T@``, the time in ms."""
     return _write(path, _header(code, fields), [body] if body else [], 1)
@@ -167,7 +182,7 @@ def _write(path: Path, header: str, body: list[bytes], topics: int) -> Path:
         out += piece.encode() if place % 2 else b"L" + struct.pack(">I", len(piece.encode())) + piece.encode()
     out += b"B"
     for part in body:
-        letter = {UNIQUE_MARK.encode(): b"U", STAMP: b"S"}.get(part)
+        letter = {UNIQUE_MARK.encode(): b"U", STAMP: b"S", NUMBER: b"W"}.get(part)
         out += letter or b"L" + struct.pack(">I", len(part)) + part
     path.write_bytes(bytes(out + b"E"))
     return path

@@ -2,7 +2,7 @@
  * Load for one RocketMQ server: N connections with M requests outstanding on each, from one thread.
  *
  *   loadgen PORT CONNECTIONS OUTSTANDING SECONDS WARM_SECONDS RATE PIDS TEMPLATE
- *           [others FILE EVERY] [end TEMPLATE] [pull TEMPLATE PORT OFFSETS] [tls]
+ *           [others FILE EVERY] [end TEMPLATE] [pull TEMPLATE PORT OFFSETS] [hello TEMPLATE] [tls]
  *
  * RATE 0 sends the next request when an answer comes (closed loop). RATE r > 0 sends r requests a second whatever the
  * answers do (open loop); a latency then counts from the moment at which the request was due. PIDS is a comma list of
@@ -11,7 +11,8 @@
  * TEMPLATE holds a frame without its two length words, as items: 'L' u32 bytes (text), 'B' (here the body begins),
  * 'E' (end), or a letter that stands for a value of each request: O opaque, Q queue id 0..7 in turn, T wall clock in
  * milliseconds, K six digits of a pseudo-random number below the template's 'N' u32 (number of topics), U a unique
- * key of 32 hex digits, S the monotonic clock in 16 hex digits, R queue id in turn of as many as are pulled. See frames.py.
+ * key of 32 hex digits, S the monotonic clock in 16 hex digits, R queue id in turn of as many as are pulled, W the
+ * connection's number. See frames.py.
  *
  * END is the template of a second request after each answer (an operation is both): C, J and X stand for the answer's
  * offset in the log, offset in the queue and transaction id. Requests are counted, not operations.
@@ -22,6 +23,8 @@
  * OTHERS holds whole frames of another kind: u32 groups, u32 frames in each, then for each frame u32 size, u32 place of
  * ten characters for the opaque, u32 place of ten for a number that grows (0 for none), and the bytes. Every EVERYth request is one of them: connection number n sends those of
  * group n modulo groups, in turn. Their latencies are told apart (unless EVERY is 1), all else is counted with the rest.
+ *
+ * HELLO is the template of what each connection sends first. Requests of the server are answered with success.
  *
  * TLS encrypts all connections and trusts any certificate (compiled with -DWITH_TLS -lssl).
  *
@@ -127,9 +130,9 @@ static double own_cpu(void) {
 typedef struct { char kind; uint32_t size; char *text; } item;
 #define MAX_ITEMS 256
 typedef struct { item items[MAX_ITEMS]; int count; } template;
-static template first, end_of, pull_of;
+static template first, end_of, pull_of, hello;
 static uint32_t topic_count = 1;
-static size_t frame_bound = 64;
+static size_t frame_bound = 200;
 
 static uint32_t read_u32(FILE *f) {
   unsigned char b[4];
@@ -237,6 +240,7 @@ static size_t write_frame(const template *t, char *out, const request *r) {
     case 'L': memcpy(at, t->items[i].text, t->items[i].size); at += t->items[i].size; break;
     case 'S': at = hex(at, NOW(), 16); break;
     case 'R': at = decimal(at, serial % (uint64_t)puller_count, 1); break;
+    case 'W': at = decimal(at, (uint64_t)r->peer, 1); break;
     case 'I': at = decimal(at, (uint64_t)r->queue, 1); break;
     case 'P': case 'J': at = decimal(at, r->queue_offset, 1); break;
     case 'C': at = decimal(at, r->log_offset, 1); break;
@@ -314,20 +318,26 @@ static void flush_peer(int index) {
   if (p->blocked) watch(index, 0);
 }
 
+/* The connection, with room for another frame. */
+static peer *room_of(int index) {
+  peer *p = &peers[index];
+  if (p->out_size + frame_bound > p->out_room) {
+    p->out_room = 2 * (p->out_size + frame_bound);
+    p->out = realloc(p->out, p->out_room);
+  }
+  return p;
+}
+
 /*
  * A slot's opaque is its number plus a generation in the upper bits, by which a late answer is known. It always has ten
  * digits: clients write no blanks, which the place of a shorter number in a prepared frame would have.
  */
 static void ask(int slot, uint64_t due) {
   request *r = &slots[slot];
-  peer *p = &peers[r->peer];
+  peer *p = room_of(r->peer);
   r->opaque = (0x4000 + ((r->opaque >> 16) + 1) % 0x3FFF) << 16 | (uint32_t)slot;
   r->due = due;
   r->counts = measuring;
-  if (p->out_size + frame_bound > p->out_room) {
-    p->out_room = 2 * (p->out_size + frame_bound);
-    p->out = realloc(p->out, p->out_room);
-  }
   char *out = p->out + p->out_size;
   if (slot >= slot_count) { p->out_size += write_frame(&pull_of, out, r); return; }
   if (end_of.count && (r->is_half = !r->is_half) == 0) { p->out_size += write_frame(&end_of, out, r); return; }
@@ -369,7 +379,17 @@ static void pulled(int slot, const char *header, size_t size, const char *body, 
   if (!stopping) ask(slot, now);
 }
 
-static void answered(char *frame, uint64_t now) {
+#define SUCCESS "{\"code\":0,\"flag\":1,\"language\":\"JAVA\",\"opaque\":%lld,\"serializeTypeCurrentRPC\":\"JSON\",\"version\":399}"
+static void succeed(int index, long long opaque) {
+  peer *p = room_of(index);
+  char *out = p->out + p->out_size;
+  uint32_t size = (uint32_t)sprintf(out + 8, SUCCESS, opaque), length = htonl(size + 4), header = htonl(size);
+  memcpy(out, &length, 4);
+  memcpy(out + 4, &header, 4);
+  p->out_size += 8 + size;
+}
+
+static void answered(int index, char *frame, uint64_t now) {
   uint32_t word;
   memcpy(&word, frame + 4, 4);
   word = ntohl(word);
@@ -378,6 +398,12 @@ static void answered(char *frame, uint64_t now) {
   char kept = frame[8 + size];
   frame[8 + size] = 0;
   long long opaque = number_after(frame + 8, size, "\"opaque\""), code = number_after(frame + 8, size, "\"code\"");
+  long long flag = number_after(frame + 8, size, "\"flag\"");
+  if (flag >= 0 && !(flag & 1)) {
+    if (!(flag & 2)) succeed(index, opaque);
+    frame[8 + size] = kept;
+    return;
+  }
   int slot = (int)(opaque & 0xFFFF);
   int known = opaque >= 0 && slot < slot_count + puller_count && slots[slot].opaque == (uint32_t)opaque;
   if (known && slot < slot_count && end_of.count && slots[slot].is_half) {
@@ -424,7 +450,7 @@ static void receive(int index) {
     length = ntohl(length);
     if (length > MAX_FRAME || length < 4) fail("an answer of impossible length");
     if (p->in_size - at < 4 + (size_t)length) break;
-    answered(p->in + at, now);
+    answered(index, p->in + at, now);
     at += 4 + (size_t)length;
   }
   memmove(p->in, p->in + at, p->in_size - at);
@@ -477,6 +503,9 @@ int main(int argc, char **argv) {
       for (char *from = strtok(argv[at + 3], ","); from && puller_count < MAX_PULLERS; from = strtok(NULL, ","))
         starts[puller_count++] = strtoull(from, NULL, 10);
       at += 4;
+    } else if (!strcmp(argv[at], "hello") && at + 1 < argc) {
+      load_template(&hello, argv[at + 1]);
+      at += 2;
 #ifdef WITH_TLS
     } else if (!strcmp(argv[at], "tls")) {
       tls_context = SSL_CTX_new(TLS_client_method());
@@ -496,6 +525,11 @@ int main(int argc, char **argv) {
   uint64_t start = NOW(), warm_end = start + (uint64_t)(atof(argv[5]) * 1e9), end = 0, last = start;
   uint64_t sent_open = 0, cpu = 0, cpu_end = 0, began = 0;
   double mine = 0, mine_end = 0, elapsed = 0;
+  for (int i = 0; hello.count && i < peer_count; i++) {
+    request r = {.opaque = 1, .peer = i};
+    peer *p = room_of(i);
+    p->out_size += write_frame(&hello, p->out, &r);
+  }
   for (int i = 0; i < slot_count; i++) {
     slots[i].peer = i % peer_count;
     if (rate > 0) idle[idle_count++] = i;

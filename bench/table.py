@@ -56,8 +56,10 @@ from bench.frames import (
     half_template,
     held_pull_template,
     plain_template,
+    producer_template,
     pull_template,
     registrations,
+    reply_template,
     route_template,
     send_template,
     signed_send_template,
@@ -368,6 +370,10 @@ def both_masters(stage: Stage) -> One:
 _OFFSET: dict[str, object] = {"consumerGroup": "many", "topic": SENT}
 
 
+#: the unique key of the first message in FILLED
+_KEY: dict[str, object] = {"topic": FILLED, "key": f"{0:032X}", "_UNIQUE_KEY_QUERY": "true"}
+
+
 def pull_rows() -> list[Row]:
     kinds = (("", "all", asked(2.0, 0.4)), (" by tag", "tag", asked(2.0, 0.4)), (" by SQL92", "sql", asked(1.5, 0.6)))
     rows = []
@@ -416,6 +422,7 @@ def question_rows() -> list[Row]:
         f"lock {QUEUES} queues": (41, {}, locked),
         "largest offset": (30, {"topic": SENT, "queueId": "@Q@"}, b""),
         "offset by time": (29, {"topic": FILLED, "queueId": "@Q@", "timestamp": 1}, b""),
+        "messages by key": (12, {**_KEY, "maxNum": 32, "beginTimestamp": 0, "endTimestamp": 2**62}, b""),
         "message by its offset": (33, {"offset": 0}, b""),
         f"offsets of a topic, {QUEUES} queues": (202, {"topic": SENT}, b""),
         f"offsets of a group, {QUEUES} queues": (208, {"consumerGroup": "many", "topic": SENT}, b""),
@@ -440,6 +447,13 @@ def one_way_row() -> Row:
         message = frame(SEND, send_fields(SENT, queue, properties), bytes(100), opaque=1, flag=ONE_WAY)
         sends.append((message * 8, 14, {**_OFFSET, "queueId": queue}, b""))
     return load("8 x 100 B one-way, then query c16d1", query, asked(1.0, 0.6), None, frames_of([sends]))
+
+
+def reply_row(shape: str) -> Row:
+    """Return a row of replies to requests, each pushed to its requester and acknowledged before it is answered."""
+    make = partial(reply_template, topic=SENT, body_bytes=100)
+    hello = lambda stage: ("hello", stage.file(producer_template))  # noqa: E731
+    return load(f"reply to a request {shape}", make, asked(1.0, 0.6), None, hello)
 
 
 def half_row(name: str) -> Row:
@@ -559,6 +573,8 @@ GROUPS_OF_ROWS = (
             *send_rows("send", {"c1d1": kept(1.28, 0.27), "c64d1": kept(1.49, 0.44), "c16d16": kept(3.5, 0.18)}),
             *send_rows("send", {"c16d1": asked(1.0, 0.6)}, 65_536),
             one_way_row(),
+            reply_row("c1d1"),
+            reply_row("c16d1"),
         ),
     ),
     Group(

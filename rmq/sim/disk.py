@@ -176,6 +176,12 @@ class SimDisk:
         file.inode.reserved_bytes = size
         return file
 
+    def reserve(self, path: str, inode: Inode, size: int) -> None:
+        self._need_room(path, size)
+        if size:
+            self.write(path, inode, Resize(size))
+        inode.reserved_bytes = size
+
     def create_sparse(self, path: str, size: int) -> SimFile:
         path = self._new_name(path)
         self._inodes += 1
@@ -260,7 +266,7 @@ class SimDisk:
         self.sync_dir(os.path.dirname(path))
 
     def write_atomic_soon(self, path: str, data: bytes, *, keep_backup: bool = False) -> Deferred[None]:
-        return self._later(lambda: self.write_atomic(path, data, keep_backup=keep_backup))
+        return self.later(lambda: self.write_atomic(path, data, keep_backup=keep_backup))
 
     def modified_ms(self, path: str) -> int:
         return int(self._inode(path).modified_s * 1000)
@@ -363,9 +369,9 @@ class SimDisk:
             raise failure
 
     def sync_dir_soon(self, path: str) -> Deferred[None]:
-        return self._later(lambda: self.sync_dir(path) if self.is_dir(path) else None)
+        return self.later(lambda: self.sync_dir(path) if self.is_dir(path) else None)
 
-    def _later(self, work: Callable[[], None]) -> Deferred[None]:
+    def later(self, work: Callable[[], None]) -> Deferred[None]:
         """Do what a thread does; nothing of it is done when the process is gone by then."""
         done: Deferred[None] = Deferred()
         takes_s = self.sync_takes_s()
@@ -623,6 +629,16 @@ class SimFile:
     def truncate(self, size: int) -> None:
         self._check_writable(size)
         self._disk.write(self.path, self.inode, Resize(size))
+
+    def reserve(self, size: int) -> None:
+        self._check_writable(size)
+        if self.inode.reserved_bytes == 0:
+            self._disk.reserve(self.path, self.inode, size)
+
+    def reserve_soon(self, size: int) -> Deferred[None]:
+        if self._closed or self._refusal:
+            return fail(DiskError(self.path, self._closed or self._refusal or ""))
+        return self._disk.later(lambda: None if self._closed else self.reserve(size))
 
     def close(self) -> None:
         self._closed = self._closed or "the file is closed"

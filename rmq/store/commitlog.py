@@ -22,6 +22,8 @@ from rmq.wire.record import BLANK_BYTES, blank
 
 #: the next file is made when this share of the last one is left, while others write into it
 AHEAD_SHARE = 1 / 4
+#: or when what is left will be full after so many more looks at the same rate
+AHEAD_LOOKS = 4
 
 
 class CommitLog:
@@ -53,6 +55,8 @@ class CommitLog:
         self._spare_is_durable = False
         #: the file that :meth:`make_next` has made, or found no room for
         self._made_ahead = -1
+        #: the end of the log at the last look whether a next file is needed, -1 before the first
+        self._looked_at = -1
         #: a failed write may have left so many bytes behind ``end``
         self._soiled = 0
 
@@ -143,42 +147,56 @@ class CommitLog:
         """
         if self._spare is None or self._spare_start != start:
             self.drop_unused_file()
-            self._spare, self._spare_start, self._spare_is_durable = self._make(start), start, False
+            self._make(start)
         if not self._spare_is_durable:
+            assert self._spare is not None
             try:
+                self._spare.reserve(self.segment_bytes)
                 # Length and name must be durable before anything in the file is: a start finds whole files only.
                 self._spare.sync_now()
                 self._disk.sync_dir(self.folder)
-            except DiskError:
-                self._spare.close()
-                self._spare = None
-                self._disk.delete(self.path(start))
-                raise
+            except DiskError as error:
+                raise self._unmade(error) from error
             self._spare_is_durable = True
 
     def _make(self, start: int) -> File:
-        path = self.path(start)
-        try:
-            return self._disk.create(path, self.segment_bytes)
-        except DiskFull as error:
-            needed = f"{self.segment_bytes} bytes are needed (mappedFileSizeCommitLog)"
-            raise DiskFull(path, f"{error.text}; {needed}") from error
+        """Make the file that begins at ``start``, still without its length."""
+        self._spare = self._disk.create_sparse(self.path(start), 0)
+        self._spare_start, self._spare_is_durable = start, False
+        return self._spare
+
+    def _unmade(self, error: DiskError) -> DiskError:
+        """Delete what could not be made, and return why."""
+        assert self._spare is not None
+        self._spare.close()
+        self._spare = None
+        path = self.path(self._spare_start)
+        self._disk.delete(path)
+        if isinstance(error, DiskFull):
+            return DiskFull(path, f"{error.text}; {self.segment_bytes} bytes are needed (mappedFileSizeCommitLog)")
+        return error
 
     async def make_next(self) -> bool:
         """
         Make the next file if the last one is nearly full, so that :meth:`roll` need not wait for the disk.
 
-        True when it was made now. DiskError as in :meth:`roll`, which tries again, as this does after
-        :meth:`retry_next`.
+        To be called again and again; what was written since the last call says how soon the file may be full. True
+        when it was made now. DiskError as in :meth:`roll`, which tries again, as this does after :meth:`retry_next`.
         """
-        start = self.tail_end
-        if self._made_ahead == start or self.end < start - self.segment_bytes * AHEAD_SHARE or self.is_empty:
+        start, written = self.tail_end, 0 if self._looked_at < 0 else self.end - self._looked_at
+        self._looked_at = self.end
+        ahead = max(self.segment_bytes * AHEAD_SHARE, written * AHEAD_LOOKS)
+        if self._made_ahead == start or self.end < start - ahead or self.is_empty:
             return False
         self._made_ahead = start
         if self._spare is not None:
             return False
-        self._spare, self._spare_start, self._spare_is_durable = self._make(start), start, False
-        file = self._spare
+        file = self._make(start)
+        try:
+            reserved: Deferred[None] = file.reserve_soon(self.segment_bytes)
+            await reserved
+        except DiskError as error:
+            raise (self._unmade(error) if self._spare is file else error) from error
         synced: Deferred[None] = file.sync()
         await synced
         named: Deferred[None] = self._disk.sync_dir_soon(self.folder)

@@ -67,6 +67,40 @@ class DiskContract:
         file = self.disk.create(self.path("a"), 0)
         self.case.assertEqual((file.size, file.read_at(0, 0)), (0, b""))
 
+    def test_reserve(self) -> None:
+        """An empty file gets its length, of zeros, now or soon, once."""
+        for reserve in (lambda file: file.reserve(10_000), self.reserve_soon, self.reserve_both):
+            file = self.disk.create_sparse(self.path("a"), 0)
+            reserve(file)
+            self.case.assertEqual((file.size, file.read_at(0, 10_000)), (10_000, bytes(10_000)))
+            file.write_at(5_000, b"kept")
+            file.reserve(10_000)
+            self.case.assertEqual(file.read_at(5_000, 4), b"kept")
+            file.close()
+            self.case.assertIn("closed", str(self.refused(file.reserve, 10_000)))
+            self.case.assertIn("closed", str(self.case.failureResultOf(file.reserve_soon(10_000), DiskError).value))
+            self.disk.delete(self.path("a"))
+
+    def reserve_soon(self, file: File) -> None:
+        self.settle(file.reserve_soon(10_000))
+
+    def reserve_both(self, file: File) -> None:
+        """Without waiting for the first: what is written behind the second stays."""
+        soon = file.reserve_soon(10_000)
+        file.reserve(10_000)
+        file.write_at(5_000, b"kept")
+        self.settle(soon)
+        self.case.assertEqual(file.read_at(5_000, 4), b"kept")
+        file.write_at(5_000, bytes(4))
+
+    def test_closed_while_it_is_reserved(self) -> None:
+        """A file may be closed, and deleted, meanwhile."""
+        file = self.disk.create_sparse(self.path("a"), 0)
+        soon = file.reserve_soon(10_000)
+        file.close()
+        self.disk.delete(self.path("a"))
+        self.settle(soon)
+
     def test_create_never_overwrites(self) -> None:
         """Creating what exists is an error with the path, and the bytes stay."""
         self.make("a", b"first").close()

@@ -73,6 +73,41 @@ class RealDiskContractTests(RealDiskCase, DiskContract):
     disk: RealDisk
 
 
+class ReserveTests(RealDiskCase):
+    def test_one_reservation(self) -> None:
+        """A file that a thread fills with zeros is not used before that has ended: they would be the last word."""
+        began, may_end, filled = threading.Event(), threading.Event(), []
+
+        def fill(fd: int, size: int) -> None:
+            filled.append(size)
+            began.set()
+            may_end.wait(HOP_TIMEOUT_S)
+            syscalls.fill_with_zeros(fd, size)
+
+        self.patch(syscalls, "reserve", fill)
+        file = self.disk.create_sparse(f"{self.root}/a", 0)
+        soon = file.reserve_soon(10_000)
+        began.wait(HOP_TIMEOUT_S)
+        waiting = threading.Thread(target=file.reserve, args=(10_000,))
+        waiting.start()
+        waiting.join(0.05)
+        self.assertTrue(waiting.is_alive())
+        may_end.set()
+        waiting.join(HOP_TIMEOUT_S)
+        self.settle(soon)
+        self.assertEqual((filled, file.size), ([10_000], 10_000))
+        file.close()
+
+    def test_no_room(self) -> None:
+        """Without room both ways fail with the reason, and a later one tries again."""
+        file = self.disk.create_sparse(f"{self.root}/a", 0)
+        for call in (lambda: self.settle(file.reserve_soon(1 << 60)), lambda: file.reserve(1 << 60)):
+            self.assertIn(f"{self.root}/a: ", str(self.assertRaises(DiskFull, call)))
+        file.reserve(10)
+        self.assertEqual(file.size, 10)
+        file.close()
+
+
 class RealFileSystemTests(RealDiskCase):
     def test_a_failed_sync(self) -> None:
         """An error of the system call is a SyncFailed with the folder's path; its descriptor is closed at the end."""

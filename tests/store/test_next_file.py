@@ -38,6 +38,25 @@ class NextFileTests(SynchronousTestCase):
         self.roll()
         self.assertEqual(self.halts, [])
 
+    def test_made_early_at_a_high_rate(self) -> None:
+        """What will be full within two seconds gets its next file at once."""
+        self.begin(count=40)
+        self.box.put_many(20)
+        self.box.run(1)
+        self.assertEqual(self.box.disk.list_dir(LOG), [FIRST, SECOND])
+
+    def test_no_room_ahead(self) -> None:
+        """Without room nothing is left of it; it is made when it is needed and there is room."""
+        self.begin()
+        free = self.store.disk_usage.free_bytes
+        self.box.disk.capacity_bytes -= free - 4096
+        self.box.run(1)
+        self.assertEqual(self.box.disk.list_dir(LOG), [FIRST])
+        self.box.disk.recover()
+        self.box.run(1)
+        self.roll()
+        self.assertEqual(self.box.disk.list_dir(LOG)[:2], [FIRST, SECOND])
+
     def test_needed_while_it_is_made(self) -> None:
         """A message that needs it before it is durable waits for the disk, as one without a file ahead."""
         self.begin()
@@ -46,11 +65,11 @@ class NextFileTests(SynchronousTestCase):
         self.roll()
         self.assertEqual(self.halts, [f"{LOG}/{SECOND}", LOG])
         self.box.run(20)
-        self.assertEqual(self.box.disk.list_dir(LOG), [FIRST, SECOND])
+        self.assertEqual(self.box.disk.list_dir(LOG)[:2], [FIRST, SECOND])
 
     def test_clean_stop(self) -> None:
         """It is deleted by a stop in order, whenever that comes."""
-        for seconds in (0.6, 10):
+        for seconds in (0.6, 1.6, 10):
             self.begin()
             self.box.disk.sync_s = (1.0, 1.0)
             self.box.run(seconds)

@@ -263,11 +263,11 @@ class FullDiskTests(SynchronousTestCase):
         tried: list[str] = []
         reasons = set()
 
-        def refuse(disk: object, path: str, size: int) -> File:
+        def refuse(disk: object, path: str, inode: object, size: int) -> None:
             tried.append(path)
             raise DiskFull(path, "No space left on device")
 
-        self.patch(type(box.disk), "create", refuse)
+        self.patch(type(box.disk), "reserve", refuse)
         big = message(0, body=b"x" * 8000)
         batch = [BatchEntry(b"x" * 8000, "")]
         for seconds in range(1, 4):
@@ -288,10 +288,10 @@ class FullDiskTests(SynchronousTestCase):
         store = box.open()
         box.put_many(80)
 
-        def refuse(disk: object, path: str, size: int) -> File:
+        def refuse(disk: object, path: str, inode: object, size: int) -> None:
             raise DiskFull(path, "No space left on device")
 
-        full = self.patch(type(box.disk), "create", refuse)
+        full = self.patch(type(box.disk), "reserve", refuse)
         self.assertIs(box.put(message(0, body=b"x" * 8000))[0].status, PutStatus.CREATE_MAPPED_FILE_FAILED)
         for _ in range(3):
             self.assertFalse(store.is_writable)

@@ -110,6 +110,12 @@ class File(Protocol):
     def truncate(self, size: int) -> None:
         """Truncate the file, or extend it with zeros, to ``size`` bytes; durable with the next sync."""
 
+    def reserve(self, size: int) -> None:
+        """Make an empty file ``size`` zero bytes long, with its blocks; harmless after :meth:`reserve_soon`."""
+
+    def reserve_soon(self, size: int) -> Deferred[None]:
+        """As :meth:`reserve` without blocking; until it fires, or :meth:`reserve` has waited, do not use the file."""
+
     def close(self) -> None:
         """Close the file; running syncs still complete. Harmless when repeated."""
 

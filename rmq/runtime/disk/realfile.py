@@ -6,6 +6,7 @@ import contextlib
 import mmap
 import os
 import sys
+import threading
 from typing import Any
 
 from twisted.internet.defer import Deferred, fail
@@ -56,6 +57,9 @@ class RealFile:
         self._lent: list[mmap.mmap] = []
         self._may_map = self._size >= self._map_from_bytes
         self._is_random = False
+        #: held by who gives the file its blocks, where that is a thread
+        self._reserving: threading.Lock | None = None
+        self._is_reserved = False
         #: jobs of threads that use the descriptor
         self._jobs = 0
         #: why every operation is refused (closed), or every write (an fsync failed)
@@ -196,6 +200,42 @@ class RealFile:
         with naming(self.path, offset=size):
             os.ftruncate(self._fd, size)
         self._resize(size)
+
+    def reserve(self, size: int) -> None:
+        if self._refusal is not None:
+            raise DiskError(self.path, self._refusal, size)
+        with naming(self.path), self._reserving or contextlib.nullcontext():
+            self._reserve(self._fd, size)
+        self._resize(size)
+
+    def reserve_soon(self, size: int) -> Deferred[None]:
+        if self._refusal is not None:
+            return fail(DiskError(self.path, self._refusal, size))
+        done: Deferred[None] = Deferred()
+        lock = self._reserving = threading.Lock()
+        self._jobs += 1
+        fd = self._fd
+
+        def work() -> None:
+            with lock:
+                self._reserve(fd, size)
+
+        def reserved(error: OSError | None) -> None:
+            self._job_done(fd)
+            if error is not None:
+                done.errback(disk_error(self.path, error))
+                return
+            if self._fd != CLOSED:
+                self._resize(size)
+            done.callback(None)
+
+        self._loader.add(Job((self.path, size), work, reserved))
+        return done
+
+    def _reserve(self, fd: int, size: int) -> None:
+        if not self._is_reserved:
+            syscalls.reserve(fd, size)
+            self._is_reserved = True
 
     def close(self) -> None:
         if self._fd == CLOSED:

@@ -39,6 +39,7 @@ class Client:
 
     #: of the class, for an object whose __init__ did not run
     _instance: Instance | None = None
+    _has_warned = False
 
     def __init__(
         self,
@@ -69,9 +70,12 @@ class Client:
 
     def __del__(self) -> None:
         # of the blocking client, too, which holds one of these
-        if self._instance is not None and self._instance.is_open:
-            text = f"client {self._instance.client_id} was dropped without close: it stays in its groups"
-            warnings.warn(text, ResourceWarning, source=self, stacklevel=1)
+        self._warn_if_open("was dropped without close: it stays in its groups")
+
+    def _warn_if_open(self, what: str) -> None:
+        if self._instance is not None and self._instance.is_open and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(f"client {self._instance.client_id} {what}", ResourceWarning, source=self, stacklevel=2)
 
     async def start(self) -> None:
         """

@@ -100,7 +100,15 @@ class AsyncioHost:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="rmq-handler")
         run = copy_context().run  # with the current span, if there are spans
-        result = await asyncio.get_running_loop().run_in_executor(self._threads, run, _guarded, handler, argument)
+        try:
+            running = asyncio.get_running_loop().run_in_executor(self._threads, run, _guarded, handler, argument)
+        except RuntimeError as error:
+            if "shutdown" not in str(error):
+                raise
+            # Python runs no further threads, for the program ends: with no answer the message goes to another member.
+            await _cancelled()
+            raise
+        result = await running
         return await result if inspect.isawaitable(result) else result
 
     def read_file(self, path: str) -> bytes | None:
@@ -119,6 +127,14 @@ class AsyncioHost:
     def close(self) -> None:
         if self._threads is not None:
             self._threads.shutdown(wait=False)
+
+
+async def _cancelled() -> None:
+    """End the task as if it had been cancelled by its owner."""
+    task = asyncio.current_task()
+    if task is not None:
+        task.cancel()
+        await asyncio.sleep(0)
 
 
 def _guarded(handler: Callable[[Any], Any], argument: object) -> object:

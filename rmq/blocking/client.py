@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
 import os
 import threading
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
+from weakref import WeakSet
 
 from rmq import aio
 from rmq.client.flows.admin import DEFAULT_QUEUES, Progress
@@ -43,6 +45,9 @@ class Client:
     The arguments are those of :class:`rmq.aio.Client`.
     """
 
+    #: those whose thread has started; a handler keeps its client alive, if it uses it, so that it is never dropped
+    _begun: ClassVar[WeakSet[Client]] = WeakSet()
+
     def __init__(
         self,
         namesrv: str | Sequence[str] | None = None,
@@ -67,6 +72,7 @@ class Client:
             self._pid = os.getpid()
             self._thread = threading.Thread(target=_serve, args=(loop,), name="rmq client", daemon=True)
             self._thread.start()
+            self._begun.add(self)
         started = False
         try:
             self._run(self._client.start())
@@ -108,6 +114,11 @@ class Client:
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             loop.close()
+
+    @classmethod
+    def _program_ends(cls) -> None:
+        for client in list(cls._begun):
+            client._client._warn_if_open("was not closed before the end of the program")
 
     @property
     def client_id(self) -> str:
@@ -201,6 +212,10 @@ class Client:
                 "the blocking client was called in its own thread, by a coroutine handler or an observer: it would wait"
                 " for itself. Make the handler a plain function, which runs in another thread"
             )
+
+
+# now, so that it runs after what programs register, which may close a client
+atexit.register(Client._program_ends)
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
@@ -354,8 +369,11 @@ class PushConsumer:
         self._run(self._consumer.run())
 
     def close(self) -> CloseReport:
-        """Pull no more, wait for the handlers, write the offsets."""
-        report: CloseReport = self._run(self._consumer.close())
+        """Pull no more, wait for the handlers, write the offsets; in a forked process nothing, as `Client.close`."""
+        try:
+            report: CloseReport = self._run(self._consumer.close())
+        except ForkedClient:
+            return CloseReport()
         return report
 
     def receive(self, timeout_s: float | None = None) -> Received:

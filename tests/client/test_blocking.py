@@ -153,8 +153,12 @@ class ForkTests(BlockingCase):
         """Every call of the child is ForkedClient, its close does nothing, and the client of the parent goes on."""
         with blocking.Client(ADDR) as client:
             producer = client.producer()
+            consumer = client.push_consumer("F", {"T": "*"}, handler=print)
             message = blocking.Message("T", b"x")
             for call in (
+                consumer.start,
+                consumer.run,
+                consumer.health,
                 client.__enter__,
                 client.producer,
                 client.admin,
@@ -164,6 +168,7 @@ class ForkTests(BlockingCase):
                 lambda: (client.close(), producer.send(message)),
             ):
                 self.assertEqual(self.in_child(call), "ForkedClient")
-            self.assertEqual(self.in_child(client.close), repr(blocking.CloseReport()))
+            for close in (client.close, consumer.close):
+                self.assertEqual(self.in_child(close), repr(blocking.CloseReport()))
             client.producer()
         self.assertEqual(self.in_child(client.producer), "ClosedClient")

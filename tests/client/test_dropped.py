@@ -108,3 +108,20 @@ class DroppedTests(SynchronousTestCase):
         loop.call_soon_threadsafe(loop.stop)
         threads[0].join()
         loop.close()
+
+    def test_the_end_of_a_program(self) -> None:
+        """An open client without a loop warns once: one that its own handler uses is never dropped."""
+
+        def new_loop() -> SimLoop:
+            loop = SimLoop()
+            loop.listen[9876] = Nameserver
+            return loop
+
+        self.patch(asyncio, "new_event_loop", new_loop)
+
+        with blocking.Client(ADDR) as closed, blocking.Client(ADDR) as client:
+            client.push_consumer("G", {"T": "*"}, handler=lambda message: client.producer())
+            closed.close()
+            (text,) = self.warned(blocking.Client._program_ends)
+            self.assertIn(f"{client.client_id} was not closed before the end of the program", text)
+            self.assertEqual(self.warned(blocking.Client._program_ends), [])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -13,6 +13,7 @@ from msgspec import structs
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.client.flows.admin import admin
 from rmq.client.flows.instance import Instance
 from rmq.client.flows.litepull import PullConsumer, pull_consumer
 from rmq.client.flows.member import Member
@@ -21,7 +22,7 @@ from rmq.client.flows.push import PushConsumer
 from rmq.client.flows.transactions import transaction_producer
 from rmq.client.settings import From, ProducerSettings, PullSettings
 from rmq.client.types import CloseReport, Later, Message, ReceivedMessage, Reject, SendStatus
-from rmq.errors import ClosedClient, ConfigurationError, LostQueue, NoRoute, NotDelivered
+from rmq.errors import ClosedClient, ConfigurationError, ForkedClient, LostQueue, NoRoute, NotDelivered
 from rmq.namesrv.service import NamesrvService
 from rmq.wire.api.common import MessageQueue, TopicConfig
 from rmq.wire.api.forwarding import (
@@ -384,6 +385,47 @@ class SendTests(FlowCase):
         self.sim.run(client.close())
         self.sim.run(client.close())
         self.failureOf(sender.send(Message("T", b"x")), ClosedClient)
+
+    def test_in_a_forked_process(self) -> None:
+        """Every call of a client and of its consumers says that they are another process's, a second start, too."""
+        self.make_topic()
+        client = self.sim.client()
+        push, taking, sender = consumer(client, Inbox()), consumer(client, None, group="TG"), producer(client)
+        pull = self.sim.run(pull_consumer(client, "PG", {"T": "*"}, PullSettings()))
+        reader = self.sim.run(pull_consumer(client, "RG", None, PullSettings()))
+        for part in (push, taking, pull):
+            self.sim.run(part.start())
+        self.until(lambda: owned(pull) == 4)
+        (queue, *_) = pull.assignment()
+        host, pid = client.host, client.host.pid()
+        host.pid = lambda: pid + 1  # type: ignore[method-assign]
+        calls: list[Callable[[], Any]] = [client.start, push.start, push.run, taking.receive, pull.start, pull.getmany]
+        calls += [pull.commit, lambda: pull.seek(queue, 0), lambda: pull.committed(queue)]
+        calls += [lambda: reader.assign([queue]), lambda: sender.send(Message("T", b"x")), admin(client).topics]
+        for call in calls:
+            self.failureResultOf(Deferred.fromCoroutine(call()), ForkedClient)
+        for say in (push.health, push.pause, push.resume, pull.assignment, lambda: pull.position(queue)):
+            self.assertRaises(ForkedClient, say)
+        for close in (push.close, pull.close, client.close):
+            self.assertEqual(self.successResultOf(Deferred.fromCoroutine(close())), CloseReport())
+        host.pid = lambda: pid  # type: ignore[method-assign]
+        self.assertEqual(owned(pull), 4)
+
+    def test_a_start_after_the_close(self) -> None:
+        """A consumer that is closed, or closed while it starts, does not start: ClosedClient; its run returns."""
+        self.make_topic()
+        for is_started in (True, False):
+            closed = consumer(self.sim.client(), Inbox())
+            if is_started:
+                self.sim.run(closed.start())
+            self.sim.run(closed.close())
+            self.failureOf(closed.start(), ClosedClient)
+            self.sim.run(closed.run())
+        early = consumer(self.sim.client(), Inbox())
+        starting = Deferred.fromCoroutine(early.start())
+        self.sim.run(early.close())
+        self.sim.pass_s(5)
+        self.failureResultOf(starting, ClosedClient)
 
     def test_a_producer_leaves(self) -> None:
         """A producer that is closed is no member at the broker; with another one of its group the client stays one."""

@@ -15,6 +15,7 @@ from twisted.internet.protocol import Factory, Protocol
 
 from rmq.aio.connections import AsyncioConnections
 from rmq.aio.host import AsyncioHost
+from rmq.client.flows.usercode import outcome
 from rmq.client.host import Host
 from rmq.runtime.platform import Platform
 from rmq.sim.net import SimNet
@@ -182,6 +183,27 @@ class AsyncioHostTests(host_contract.Contract):
                 task.cancel()
             await asyncio.wait([asking])
             self.assertTrue(asking.cancelled())
+
+        run(main)
+
+    def test_the_end_of_a_program(self) -> None:
+        """A handler that gets no thread, because the program ends, did not fail: its message is not sent back."""
+
+        async def main(loop: SimLoop) -> None:
+            host, seen = AsyncioHost(), list[object]()
+
+            async def work() -> None:
+                seen.append(await outcome(host, str, b"x"))
+
+            await host.spawn(work(), name="before").wait()
+            assert host._threads is not None
+            host._threads.shutdown()
+            before = asyncio.all_tasks()
+            running = host.spawn(work(), name="after")
+            (task,) = asyncio.all_tasks() - before
+            await running.wait()
+            self.assertTrue(task.cancelled())
+            self.assertEqual(seen, [("b'x'", None)])
 
         run(main)
 

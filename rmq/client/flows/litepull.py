@@ -18,7 +18,7 @@ from rmq.client.flows.member import Held, Member, queue_header, search_header
 from rmq.client.observers import How
 from rmq.client.settings import PullSettings
 from rmq.client.types import CloseReport, ReceivedMessage, Sql
-from rmq.errors import ClosedClient, ConfigurationError, LostQueue
+from rmq.errors import ConfigurationError, LostQueue
 from rmq.wire.api.common import MessageQueue, SubscriptionData
 from rmq.wire.api.offsets import (
     GET_MAX_OFFSET,
@@ -69,8 +69,6 @@ class PullConsumer(Member):
         With ``auto_commit`` those of the call before are acknowledged by it.
         """
         await self.start()
-        if self._closed:
-            raise ClosedClient("the consumer is closed")
         self._instance.check_usable()
         began_ms = self._host.wall_ms()
         if self._settings.auto_commit:
@@ -103,6 +101,7 @@ class PullConsumer(Member):
         """Read these queues, and no others; not together with subscriptions."""
         if self._subscriptions:
             raise ConfigurationError("a consumer has either subscriptions or assigned queues")
+        self._instance.check_process()
         named = {self._wrapped(queue) for queue in queues}
         for topic in {queue.topic for queue in named}:
             check_topic(topic)
@@ -140,11 +139,13 @@ class PullConsumer(Member):
 
     async def commit(self) -> CloseReport:
         """Acknowledge all that `getmany` returned, and write the offsets; the report counts them."""
+        self._instance.check_process()
         self._settle()
         return await self._write_all()
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the offset that the broker has of the group, None for none."""
+        self._instance.check_process()
         return await self._stored_offset(self._wrapped(queue))
 
     def position(self, queue: MessageQueue) -> int:
@@ -193,6 +194,7 @@ class PullConsumer(Member):
         return MessageQueue(topic=topic, broker_name=queue.broker_name, queue_id=queue.queue_id)
 
     def _mine(self, queue: MessageQueue) -> Held:
+        self._instance.check_process()
         held = self._held.get(self._wrapped(queue))
         if held is None:
             raise LostQueue(f"queue {queue} is not read by this consumer")

@@ -25,7 +25,7 @@ from rmq.client.host import Gate, Running
 from rmq.client.observers import How, Rebalanced, Received, Settled
 from rmq.client.settings import From, PullingSettings
 from rmq.client.types import CloseReport, ReceivedMessage, Sql
-from rmq.errors import ConfigurationError, NoRoute, Refused, RequestFailed
+from rmq.errors import ClosedClient, ConfigurationError, NoRoute, Refused, RequestFailed
 from rmq.wire import fastjson
 from rmq.wire.api.clients import (
     CHECK_CLIENT_CONFIG,
@@ -191,18 +191,22 @@ class Member:
 
     def assignment(self) -> frozenset[MessageQueue]:
         """Return the queues that are ours now."""
+        self._instance.check_process()
         return frozenset(self._held)
 
     def pause(self, *queues: MessageQueue) -> None:
         """Pull no more of these queues; messages in hand are delivered."""
+        self._instance.check_process()
         self._paused.update(queues)
 
     def resume(self, *queues: MessageQueue) -> None:
         """Pull these queues again."""
+        self._instance.check_process()
         self._paused.difference_update(queues)
 
     def health(self) -> list[QueueHealth]:
         """Return the state of each queue."""
+        self._instance.check_process()
         return [
             QueueHealth(
                 queue=held.queue,
@@ -217,7 +221,10 @@ class Member:
     # start and end
 
     async def _start_once(self) -> bool:
-        """Return whether this call has started it; one that failed may be repeated."""
+        """Return whether this call has started it; one that failed may be repeated. ClosedClient after the close."""
+        self._instance.check_process()
+        if self._closed:
+            raise ClosedClient("the consumer is closed")
         if self._started:
             return False
         self._started = True
@@ -242,6 +249,8 @@ class Member:
         self._has_joined = True
         self._started_ms = self._host.wall_ms()
         await self._instance.heartbeat()
+        if self._closed:
+            raise ClosedClient("the consumer was closed while it started")
         self._loops.append(self._host.spawn(self._rebalances(), name=f"rmq rebalance of {self._group}"))
         self._loops.append(self._host.spawn(self._persists(), name=f"rmq offsets of {self._group}"))
 

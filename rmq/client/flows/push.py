@@ -117,7 +117,9 @@ class PushConsumer(Member):
         """Start, and return when the consumer is closed."""
         if self._handler is None:
             raise ConfigurationError("run needs a handler")
-        await self.start()
+        self._instance.check_process()
+        if not self._closed:
+            await self.start()
         await self._ended.wait()
 
     async def __aiter__(self) -> AsyncIterator[Delivery]:
@@ -131,7 +133,6 @@ class PushConsumer(Member):
 
     async def receive(self) -> Delivery:
         """Wait for the next message; ClosedClient when the consumer is closed meanwhile."""
-        self._instance.check_process()
         await self.start()
         while not self._closed:
             if self._ready:

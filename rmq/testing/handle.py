@@ -25,6 +25,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, ClassVar, Protocol
 from weakref import WeakSet
 
+from rmq.client.core.routes import check_group, check_topic
 from rmq.client.settings import ClientSettings
 from rmq.client.types import ReceivedMessage
 from rmq.wire.api.common import MessageQueue
@@ -185,14 +186,22 @@ class Handle:
         """Return a name that no other test has: ``name`` with something behind."""
         return f"{name}-{self._token}-{next(self._numbers)}"
 
-    def _topic(self, name: str, queues: int) -> str:
+    def _topic_name(self, name: str) -> str:
+        """Return a new name of a topic; ConfigurationError, as clients raise it, for one that no topic can have."""
         full = self.name(name)
+        check_topic(full)
+        return full
+
+    def _topic(self, name: str, queues: int) -> str:
+        full = self._topic_name(name)
         self._each("topic", name=full, queues=queues)
         return full
 
     def group(self, name: str = "group") -> str:
-        """Return the name of a group that no other test has."""
-        return self.name(name)
+        """Return the name of a group that no other test has; ConfigurationError for one that no group can have."""
+        full = self.name(name)
+        check_group(full)
+        return full
 
     def messages(self, topic: str) -> list[ReceivedMessage]:
         """Return all messages of a topic, by broker, queue and offset; those that were sent back have own topics."""

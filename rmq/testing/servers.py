@@ -24,7 +24,8 @@ from rmq.broker.config import CONFIG_CLASSES, BrokerSetup
 from rmq.broker.service import BrokerService, build_broker
 from rmq.broker.sessions import ClientLink, Member
 from rmq.broker.topics import RETRY_PREFIX, topic
-from rmq.errors import RequestFailed
+from rmq.client.core.routes import check_topic
+from rmq.errors import ConfigurationError, RequestFailed
 from rmq.namesrv.config import NamesrvConfig, NamesrvSetup, NettyServerConfig
 from rmq.namesrv.service import NamesrvService, build_namesrv
 from rmq.remoting.access import ACCESS_CLASSES, AccessSetup
@@ -357,7 +358,11 @@ class Servers:
         return Deferred.fromCoroutine(result) if hasattr(result, "send") else result
 
     async def topic(self, name: str, queues: int = 4) -> None:
-        """Create a topic on every master; ends when clients can find it."""
+        """Create a topic on every master; ends when clients can find it. ServersError for a name that no topic has."""
+        try:
+            check_topic(name)
+        except ConfigurationError as error:
+            raise ServersError(str(error)) from None
         config = topic(name, queues)
         for broker in self.masters:
             broker.service.topics.create(config)

@@ -20,6 +20,7 @@ from twisted.internet.interfaces import IDelayedCall
 from rmq.broker.config import CONFIG_CLASSES, BrokerSetup
 from rmq.broker.service import BrokerService, build_broker
 from rmq.broker.topics import topic
+from rmq.client.core.routes import check_group, check_topic
 from rmq.client.flows.instance import Instance
 from rmq.client.settings import ClientSettings
 from rmq.client.types import CloseReport, ReceivedMessage
@@ -216,7 +217,9 @@ class Simulation:
 
     async def topic(self, name: str = "topic", *, queues: int = 4) -> str:
         """Create a topic and return its name, which no other call returns."""
-        config = topic(self.group(name), queues)
+        full = self._name(name)
+        check_topic(full)
+        config = topic(full, queues)
         for broker in self._masters:
             broker.topics.create(config)
             await broker.registration.topic_updated(config)
@@ -224,7 +227,12 @@ class Simulation:
         return config.topic_name
 
     def group(self, name: str = "group") -> str:
-        """Return a name that no other call returns."""
+        """Return a name that no other call returns; ConfigurationError for one that no group can have."""
+        full = self._name(name)
+        check_group(full)
+        return full
+
+    def _name(self, name: str) -> str:
         self._names += 1
         return f"{name}-{self._names}"
 

@@ -28,7 +28,7 @@ class Cluster(Handle):
 
     def topic(self, name: str = "topic", *, queues: int = 4) -> Deferred[str]:
         """Create a topic; fires with its name, which no other test has."""
-        full = self.name(name)
+        full = self._topic_name(name)
         (created,) = self._each("topic", name=full, queues=queues)
         fired: Deferred[str] = created.addCallback(lambda _: full)
         return fired

@@ -17,7 +17,7 @@ import pytest
 from twisted.internet import reactor
 
 from rmq.blocking import Client, From, Message, PushSettings, ReceivedMessage, SendStatus
-from rmq.errors import NotDelivered
+from rmq.errors import ConfigurationError, NotDelivered
 from rmq.runtime.disk.files import DiskUsage, RealDisk
 from rmq.testing import Cluster, IsolatedCluster, ServerFailed, aio, cluster, isolated_cluster
 from rmq.testing.server import layout_of, parser, topics_of
@@ -92,6 +92,7 @@ def test_lines_for_any_language(tmp_path: Path) -> None:
     assert "there is no command" in str(ask(do="nonsense"))
     assert "there is no request" in str(ask(do="refuse", request="NONSENSE"))
     assert "unexpected keyword" in str(ask(do="topic", nonsense=1))
+    assert "'a b' is no name of a topic: 1 to 127" in str(ask(do="topic", name="a b"))
     for command in ({"do": "undo_all"}, {"do": "nonsense"}):
         process.stdin.write(json.dumps({**command, "id": 7}) + "\n")
         process.stdin.flush()
@@ -101,6 +102,20 @@ def test_lines_for_any_language(tmp_path: Path) -> None:
     assert not Path(ready["dir"]).exists()
     with pytest.raises(ConnectionError), Client(ready["namesrv"]):
         pass
+
+
+def test_names_that_a_client_refuses(rmq: Cluster, rmq_client: Client) -> None:
+    """A topic or group that no client could use is refused when it is named, with the text of the client."""
+    for wrong in ("a b", "orders.new", "x" * 127):
+        with pytest.raises(ConfigurationError, match="is no name of a topic") as refused:
+            rmq.topic(wrong)
+        name = str(refused.value).split("'")[1]
+        with pytest.raises(ConfigurationError) as same:
+            rmq_client.producer().send(Message(name, b"x"))
+        assert str(same.value) == str(refused.value)
+        assert name.startswith(wrong) and name not in rmq_client.admin().topics()
+    with pytest.raises(ConfigurationError, match="is no name of a group"):
+        rmq.group("a b")
 
 
 def test_a_program_with_servers(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 
 from rmq.broker.service import BrokerService
 from rmq.client.settings import From
-from rmq.errors import NotDelivered
+from rmq.errors import ConfigurationError, NotDelivered
 from rmq.sim.world import SimError
 from rmq.testing.simulation import Simulation
 from rmq.tx import Message, PushSettings, ReceivedMessage, SendStatus
@@ -144,6 +144,10 @@ def test_names_that_are_not_there() -> None:
             pass
         with pytest.raises(SimError, match=r"sim\.full_disk"):
             sim.faults.full_disk()
+        with pytest.raises(ConfigurationError, match="'a b-1' is no name of a topic"):
+            sim.run(lambda sim: sim.topic("a b"))
+        with pytest.raises(ConfigurationError, match="'a b-2' is no name of a group"):
+            sim.group("a b")
         with pytest.raises(SimError, match="needs a request"):
             sim.faults.cut()
         with pytest.raises(ValueError, match="no server 'broker-z', but namesrv, broker-a"):

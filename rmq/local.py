@@ -13,9 +13,11 @@ import contextlib
 import ctypes
 import importlib.util
 import os
+import re
 import selectors
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -28,6 +30,9 @@ import attrs
 
 BOOT_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 30.0
+#: how long a broker that could not register may try again
+REGISTER_DEADLINE_S = 10.0
+DIAL_DEADLINE_S = 2.0
 RESTART_DELAY_S = 1.0
 #: a role that dies this often within a minute is not started again
 MAX_DEATHS_PER_MINUTE = 5
@@ -42,6 +47,8 @@ MAX_MASTERS = 16
 _PR_SET_PDEATHSIG = 1
 
 BOOT_LINE_PARTS = "boot success."
+#: what a broker logs of each change of its registration: the address, and the error if there is one
+REGISTRATION = re.compile(r"\b(?:registered|registration) at NameServer (\S+) (?:as |failed, [^:]*: (.*))")
 
 BROKER_PROPERTIES = """\
 # {what}.
@@ -91,11 +98,14 @@ class Role:
     deaths: collections.deque[float] = attrs.field(factory=collections.deque)
     restart_at: float | None = None
     unread: bytearray = attrs.field(factory=bytearray)
+    #: bytes that the log had at the start
+    log_begin: int = 0
 
     def start(self) -> None:
         """Start the process in its own session: Ctrl-C reaches only rmq-local, which stops the roles in order."""
         self.unread.clear()
         self.restart_at = None
+        self.log_begin = self.log.stat().st_size if self.log.exists() else 0
         self.process = subprocess.Popen(
             self.command,
             stdin=subprocess.DEVNULL,
@@ -126,6 +136,17 @@ class Role:
             del self.unread[: end + 1]
             yield line.decode("utf-8", "replace")
 
+    def unregistered(self) -> str | None:
+        """Return why a broker is in no route, with the NameServer's address; None where its log does not say so."""
+        with contextlib.suppress(OSError), open(self.log, "rb") as log:
+            log.seek(self.log_begin)
+            found = REGISTRATION.findall(log.read().decode("utf-8", "replace"))
+            if found and found[-1][1]:
+                return "{} cannot register at NameServer {}, so clients do not find it: {}".format(
+                    self.name, *found[-1]
+                )
+        return None
+
     def log_tail(self) -> str:
         try:
             return "\n".join(self.log.read_text("utf-8", "replace").splitlines()[-15:])
@@ -145,6 +166,8 @@ class Cluster:
 
     roles: list[Role]
     next_steps: str
+    #: host and port of the NameServer for clients
+    for_clients: tuple[str, int]
     selector: selectors.BaseSelector = attrs.field(factory=selectors.DefaultSelector)
     stopping: bool = False
 
@@ -159,8 +182,10 @@ class Cluster:
             for role in self.roles:
                 if not self.stopping:
                     self._boot(role)
+            self._wait_registered()
             if not self.stopping:
                 _say(self.next_steps)
+                self._try_address()
             while not self.stopping:
                 self._watch()
         except BootFailure as failure:
@@ -188,6 +213,23 @@ class Cluster:
                 raise BootFailure(f"{role.name} did not start; the end of {role.log}:\n{role.log_tail()}")
             if time.monotonic() > deadline:
                 raise BootFailure(f"{role.name} is not up after {BOOT_DEADLINE_S:.0f} s; see {role.log}")
+
+    def _wait_registered(self) -> None:
+        """Raise BootFailure when a broker could not register, and cannot soon."""
+        deadline = time.monotonic() + REGISTER_DEADLINE_S
+        while not self.stopping and (reasons := [text for role in self.roles if (text := role.unregistered())]):
+            if time.monotonic() > deadline:
+                raise BootFailure("\n".join(reasons))
+            self._watch()
+
+    def _try_address(self) -> None:
+        """Say so when the address that clients are to dial does not work here: elsewhere it may."""
+        host, port = self.for_clients
+        try:
+            socket.create_connection((host, port), DIAL_DEADLINE_S).close()
+        except OSError as error:
+            text = f"{host}:{port} cannot be reached from this machine ({error.strerror or error}): clients here need"
+            _say(f"rmq-local: {text} another --host, the address that they dial", stream=sys.stderr)
 
     def _watch(self) -> None:
         for role in self._ready():
@@ -323,7 +365,9 @@ def cluster(options: argparse.Namespace) -> Cluster:
         name = f"broker-{chr(ord('a') + number)}"
         port = options.broker_port + number * MASTER_PORT_STEP
         roles.append(_broker(options, root, name, port, "ASYNC_MASTER", f"The master of {name}", number + 2))
-    return Cluster(roles=roles, next_steps=_next_steps(options, root, roles))
+    return Cluster(
+        roles=roles, next_steps=_next_steps(options, root, roles), for_clients=(options.host, options.namesrv_port)
+    )
 
 
 def _http_port(options: argparse.Namespace, index: int) -> int | None:
@@ -385,6 +429,13 @@ def _shortest(path: str) -> str:
     return path if relative.startswith(os.pardir) else relative
 
 
+def _host(text: str) -> str:
+    """Return an address that clients can dial."""
+    if text in (ALL_ADDRESSES, "::", ""):
+        raise argparse.ArgumentTypeError(f"{text!r} is no address that clients can dial; --bind says where to listen")
+    return text
+
+
 def _pair(text: str) -> tuple[str, str]:
     """Read KEY=VALUE; keys that rmq-local sets are refused."""
     key, equals, value = text.partition("=")
@@ -404,7 +455,7 @@ def parser() -> argparse.ArgumentParser:
         "--dir", default="rmq-data", help="folder of stores, logs and property files (default: %(default)s)"
     )
     parser.add_argument(
-        "--host", default="127.0.0.1", help="address to register, which clients dial (default: %(default)s)"
+        "--host", type=_host, default="127.0.0.1", help="address to register, which clients dial (default: %(default)s)"
     )
     parser.add_argument(
         "--bind",

@@ -6,6 +6,7 @@ import errno
 import importlib.util
 import os
 import re
+import socket
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from itertools import pairwise
@@ -13,7 +14,12 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.local import cluster, main, parser
+from rmq import local
+from rmq.broker import registration
+from rmq.local import BootFailure, Cluster, Role, cluster, main, parser
+
+FAILED = "registration at NameServer 10.0.0.1:9876 failed, tried again every 5 s: no route to host"
+REGISTERED = "registered at NameServer 10.0.0.1:9876 as broker-a (10.0.0.2:10911, id 0)"
 
 
 class FolderTests(SynchronousTestCase):
@@ -119,6 +125,72 @@ class AddressTests(SynchronousTestCase):
                 said = dict(pairwise(arguments))
                 self.assertEqual((said["-n"], said["--brokerIP2"]), (f"{address}:9876", address))
                 self.assertEqual(said["--brokerIP1"], "192.0.2.1")
+
+    def test_what_cannot_be_dialled(self) -> None:
+        """An address to listen on is none for clients: it is refused, and so is none."""
+        for address in ("0.0.0.0", "::", ""):
+            with redirect_stderr(StringIO()) as complaint, self.assertRaises(SystemExit):
+                parser().parse_args(["--host", address])
+            self.assertIn(f"{address!r} is no address that clients can dial; --bind says", complaint.getvalue())
+
+    def test_an_address_of_elsewhere(self) -> None:
+        """When clients on this machine cannot use the address, a line says so, with host and port, and why."""
+        made = cluster(
+            parser().parse_args(["--dir", os.path.abspath(self.mktemp()), "--host", "shop", "--bind", "::1"])
+        )
+        dialled: list[tuple[str, int]] = []
+
+        def refused(address: tuple[str, int], timeout: float) -> None:
+            dialled.append(address)
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+
+        self.patch(socket, "create_connection", refused)
+        with redirect_stderr(StringIO()) as complaint:
+            made._try_address()
+        self.assertEqual(dialled, [("shop", 9876)])
+        self.assertIn("shop:9876 cannot be reached from this machine (Connection refused)", complaint.getvalue())
+
+
+class RegistrationTests(SynchronousTestCase):
+    def broker(self) -> tuple[Cluster, Role]:
+        made = cluster(parser().parse_args(["--dir", os.path.abspath(self.mktemp())]))
+        return made, made.roles[1]
+
+    def log(self, role: Role, *texts: str) -> None:
+        with open(role.log, "a", encoding="utf-8") as log:
+            log.writelines(
+                f"2026-11-30 12:49:40.423 INFO rmq.broker.registration.Registration {text}\n" for text in texts
+            )
+
+    def test_a_broker_in_no_route(self) -> None:
+        """Its last line of this run counts: a broker that could not register gives host, port and reason."""
+        _, role = self.broker()
+        self.assertIsNone(role.unregistered())
+        self.log(role, FAILED)
+        role.log_begin = role.log.stat().st_size
+        self.assertIsNone(role.unregistered())
+        self.log(role, FAILED)
+        text = "broker-a cannot register at NameServer 10.0.0.1:9876, so clients do not find it: no route to host"
+        self.assertEqual(role.unregistered(), text)
+        self.log(role, REGISTERED, "unregistered at NameServer 10.0.0.1:9876")
+        self.assertIsNone(role.unregistered())
+
+    def test_not_ready(self) -> None:
+        """It ends the start, after a while, in place of the line that says Ready."""
+        made, role = self.broker()
+        made._wait_registered()
+        self.log(role, FAILED)
+        self.patch(local, "REGISTER_DEADLINE_S", -1.0)
+        self.assertIn("10.0.0.1:9876", str(self.assertRaises(BootFailure, made._wait_registered)))
+
+    def test_the_lines_of_a_broker(self) -> None:
+        """These are what brokers log."""
+        source = Path(str(registration.__file__)).read_text("utf-8")
+        for text in (
+            "registered at NameServer {addr} as ",
+            "registration at NameServer {addr} failed, tried again every ",
+        ):
+            self.assertIn(text, source)
 
 
 class ConfigTests(SynchronousTestCase):

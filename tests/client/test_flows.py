@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -178,6 +178,32 @@ class SendTests(FlowCase):
         for wrong in groups:
             self.assertRaises(ConfigurationError, consumer, client, None, group=wrong)
         consumer(client, partial(lambda more, message: None, 1))
+
+    def test_what_a_handler_takes(self) -> None:
+        """A handler whose annotation contradicts batch_size is refused; any other one, and one without, is taken."""
+
+        def one(message: ReceivedMessage) -> None: ...
+
+        async def some(messages: Sequence[ReceivedMessage]) -> None: ...
+
+        class Lists:
+            def take(self, messages: list[ReceivedMessage]) -> None: ...
+
+        def whatever(message: Any) -> None: ...
+
+        def anything(message: object) -> None: ...
+
+        def both(message: ReceivedMessage | list[ReceivedMessage]) -> None: ...
+
+        client = self.sim.client()
+        wrongs: list[tuple[Any, int]] = [(one, 2), (some, 1), (Lists().take, 1), (partial(some), 1)]
+        for handler, size in wrongs:
+            with self.assertRaisesRegex(ConfigurationError, f"with batch_size={size} a handler gets"):
+                consumer(client, handler, batch_size=size)
+        taken: list[tuple[Any, int]] = [(one, 1), (some, 2), (Lists().take, 2), (print, 1), (print, 2)]
+        taken += [(handler, size) for handler in (whatever, anything, both, lambda it: None) for size in (1, 2)]
+        for number, (handler, size) in enumerate(taken):
+            consumer(client, handler, group=f"G{number}", batch_size=size)
 
     def test_a_handler_raises_what_is_no_exception(self) -> None:
         """pytest.fail in a handler is a failure like others: the message comes again, and the handler is called on."""

@@ -20,7 +20,7 @@ from rmq.client.flows.instance import INNER_PRODUCER, Instance
 from rmq.client.flows.member import Held, Member
 from rmq.client.flows.producer import Producer
 from rmq.client.flows.spans import Traced
-from rmq.client.flows.usercode import InHandler, check_handler, failure, logged, outcome, tell
+from rmq.client.flows.usercode import InHandler, check_argument, check_handler, failure, logged, outcome, tell
 from rmq.client.host import Running
 from rmq.client.observers import Handled, How
 from rmq.client.settings import ProducerSettings, PushSettings
@@ -82,6 +82,7 @@ class PushConsumer(Member):
             raise ConfigurationError("a consumer without subscriptions gets nothing: {'orders': '*'}, for example")
         if handler is not None:
             check_handler(handler, "a handler")
+            check_argument(handler, settings.batch_size)
         self._settings = settings
         self._handler = handler
         self._ready: deque[tuple[Held, ReceivedMessage]] = deque()

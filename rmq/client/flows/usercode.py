@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_origin
 
 from rmq.client.host import Host
 from rmq.client.observers import Observer
+from rmq.client.types import ReceivedMessage
 from rmq.errors import ConfigurationError
 
 T = TypeVar("T")
@@ -47,6 +48,25 @@ def check_handler(handler: object, what: str) -> None:
     for function in (handler, type(handler).__call__):
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise ConfigurationError(f"{what} cannot be a generator, for it would never run: {handler!r} has a yield")
+
+
+def check_argument(handler: Callable[..., object], batch_size: int) -> None:
+    """
+    Refuse a handler whose annotation says a list where it would get a message, or the reverse.
+
+    Types cannot say it: ``batch_size`` is a value in the settings. Without an annotation nothing is refused.
+    """
+    try:
+        parameter = next(iter(inspect.signature(handler, eval_str=True).parameters.values()))
+        kind = get_origin(parameter.annotation) or parameter.annotation
+        takes_lists = kind is not object and issubclass(list, kind)
+        takes_one = issubclass(kind, ReceivedMessage)
+    except Exception:  # noqa: BLE001 - no signature, no such name, no class
+        return
+    if takes_lists and batch_size == 1:
+        raise ConfigurationError(f"with batch_size=1 a handler gets a message, but {handler!r} takes a list")
+    if takes_one and batch_size > 1:
+        raise ConfigurationError(f"with batch_size={batch_size} a handler gets lists, but {handler!r} takes a message")
 
 
 def failure(error: BaseException, text: str = "something that the handler waited for was cancelled") -> Exception:

@@ -893,6 +893,25 @@ class ConsumeTests(FlowCase):
         with self.assertRaises(ClosedClient):
             self.sim.run(self.sender.send(Message("T", b"x")))
 
+    def test_close_while_a_broker_hangs(self) -> None:
+        """It waits once for a silent server, and not once for each queue; one that is back counts again."""
+        self.make_topic(queues=16)
+        for is_ordered in (False, True):
+            client = self.sim.client(client_ip=f"10.1.0.{is_ordered:d}")
+            first = consumer(client, Inbox(), group="G1", orderly=is_ordered)
+            second = consumer(client, Inbox(), group="G2", orderly=is_ordered)
+            for made in (first, second):
+                self.sim.run(made.start())
+                self.until(lambda made=made: owned(made) == 16 and not any(queue.lag for queue in made.health()))
+            self.sim.net.partition(self.sim.clients[-1], self.sim.brokers["broker-a"])
+            began_s = client.host.seconds()
+            report = self.sim.run(first.close())
+            self.assertEqual((report.offsets_written, report.offsets_not_written), (0, 17))
+            self.assertLess(client.host.seconds() - began_s, 4)
+            self.sim.net.heal()
+            self.sim.pass_s(20)
+            self.assertEqual(self.sim.run(client.close()).offsets_written, 17)
+
     def test_a_close_goes_on(self) -> None:
         """A close whose caller is cancelled goes on; the next call waits for its end and has its report."""
         waits: list[Deferred[None]] = []

@@ -21,7 +21,16 @@ from rmq.client.host import Gate, Host
 from rmq.client.observers import Observer, TracingObserver
 from rmq.client.settings import ClientSettings
 from rmq.client.types import CloseReport, Credentials, ReceivedMessage
-from rmq.errors import ClosedClient, ConfigurationError, ForkedClient, NoRoute, Refused, RequestFailed, Unreachable
+from rmq.errors import (
+    ClosedClient,
+    ConfigurationError,
+    ForkedClient,
+    NoRoute,
+    Refused,
+    RequestFailed,
+    RequestTimeout,
+    Unreachable,
+)
 from rmq.wire.api.clients import (
     HEART_BEAT,
     UNREGISTER_CLIENT,
@@ -58,6 +67,8 @@ LOST_BROKER_S = 600.0
 #: so often, and for so long, after one could not be reached: another one may become master, or its slave be read
 UNREACHABLE_POLL_S = 0.5
 UNREACHABLE_S = 5.0
+#: how long a close takes it that a server is silent
+SILENT_S = 30.0
 #: heartbeats that a broker must have missed before others may have our queues; a broker gives a member 120 s
 MISSED_BEATS = 3
 
@@ -134,6 +145,8 @@ class Instance:
         self._lost: dict[str, float] = {}
         #: addresses of brokers that cannot be reached, and since when
         self._unreachable: dict[str, float] = {}
+        #: addresses that did not answer the last request of a close, and when that was
+        self._silent: dict[str, float] = {}
         self._look = host.gate()
         #: by name of a broker: epoch ms of its last answer to a heartbeat or pull; see :meth:`absences`
         self._heard_ms: dict[str, int] = {}
@@ -260,9 +273,24 @@ class Instance:
                 self._unreachable[addr] = self.host.seconds()
                 self._look.open()
             raise
-        if self._unreachable:
+        if self._unreachable or self._silent:
             self._unreachable.pop(addr, None)
+            self._silent.pop(addr, None)
         return response
+
+    async def ask_last(self, addr: str, contract: Contract[H, B, RH, RB], header: H, body: B) -> Response[RH, RB]:
+        """
+        Ask for something that belongs to a close; a server that did not answer such a request is not asked again.
+
+        Else a close with many queues would wait for a hung broker once for each of them. Fails with RequestFailed.
+        """
+        if self.host.seconds() < self._silent.get(addr, -SILENT_S) + SILENT_S:
+            raise RequestTimeout(addr, f"{addr} did not answer the request before, and was not asked again")
+        try:
+            return await self.ask(addr, contract, header, body)
+        except (RequestTimeout, Unreachable):
+            self._silent[addr] = self.host.seconds()
+            raise
 
     def broker_addr(self, broker_name: str, broker_id: int = MASTER_ID, *, any_id: bool = False) -> str:
         """Return an address of a broker, with ``any_id`` that of another member if need be; Unreachable without one."""
@@ -529,7 +557,7 @@ class Instance:
                     client_id=self.client_id, producer_group=producer_group, consumer_group=consumer_group
                 )
                 try:
-                    await self.ask(addr, UNREGISTER_CLIENT, header, None)
+                    await self.ask_last(addr, UNREGISTER_CLIENT, header, None)
                 except RequestFailed as error:
                     _log.debug("%s", error)
                     break

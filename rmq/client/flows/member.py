@@ -484,7 +484,7 @@ class Member:
         offset = held.process.commit_offset
         try:
             addr = self._instance.master(held.queue.broker_name)
-            await self._instance.ask(addr, UPDATE_CONSUMER_OFFSET, self._offset_header(held, offset), None)
+            await self._instance.ask_last(addr, UPDATE_CONSUMER_OFFSET, self._offset_header(held, offset), None)
         except RequestFailed as error:
             _log.warning("offset %d of %s was not written: %s", offset, held.queue, error)
             return False

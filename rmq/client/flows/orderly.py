@@ -94,7 +94,8 @@ class OrderlyConsumer(PushConsumer):
     async def _unlock(self, queues: list[MessageQueue]) -> None:
         body = LockBatchBody(client_id=self._instance.client_id, consumer_group=self._group, mq_set=queues)
         try:
-            await self._instance.ask(self._instance.broker_addr(queues[0].broker_name), UNLOCK_BATCH_MQ, None, body)
+            addr = self._instance.broker_addr(queues[0].broker_name)
+            await self._instance.ask_last(addr, UNLOCK_BATCH_MQ, None, body)
         except RequestFailed as error:
             _log.info("queues of %s were not unlocked: %s", queues[0].broker_name, error)
 

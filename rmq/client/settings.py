@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 
 import attrs
 
 from rmq.client.core.allocate import AVERAGE, Strategy
 from rmq.client.core.codec import Compression
+from rmq.errors import ConfigurationError
 
 
 class From(enum.Enum):
@@ -16,6 +18,31 @@ class From(enum.Enum):
     LAST = "CONSUME_FROM_LAST_OFFSET"
     FIRST = "CONSUME_FROM_FIRST_OFFSET"
     TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+
+
+def _whole(least: int) -> Callable[[object, attrs.Attribute[int], int], None]:
+    """Return what refuses all but whole numbers from ``least`` on."""
+
+    def check(settings: object, attribute: attrs.Attribute[int], value: int) -> None:
+        if not isinstance(value, int) or value < least:
+            raise ConfigurationError(f"{attribute.name} is a whole number of at least {least}, not {value!r}")
+
+    return check
+
+
+def _seconds(settings: object, attribute: attrs.Attribute[float], value: float) -> None:
+    if not isinstance(value, int | float) or not value > 0:
+        raise ConfigurationError(f"{attribute.name} is a number of seconds above 0, not {value!r}")
+
+
+def _seconds_or_none(settings: object, attribute: attrs.Attribute[float], value: float) -> None:
+    if not isinstance(value, int | float) or not value >= 0:
+        raise ConfigurationError(f"{attribute.name} is a number of seconds, not {value!r}")
+
+
+def _from(settings: object, attribute: attrs.Attribute[From], value: From) -> None:
+    if not isinstance(value, From):
+        raise ConfigurationError(f"{attribute.name} is one of {', '.join(map(str, From))}, not {value!r}")
 
 
 @attrs.frozen(kw_only=True)
@@ -27,11 +54,11 @@ class ClientSettings:
     of this name. The brokers must have the topic (``traceTopicEnable``).
     """
 
-    poll_routes_s: float = 30.0
-    heartbeat_s: float = 30.0
-    persist_offsets_s: float = 5.0
-    rebalance_s: float = 20.0
-    ask_timeout_s: float = 3.0
+    poll_routes_s: float = attrs.field(default=30.0, validator=_seconds)
+    heartbeat_s: float = attrs.field(default=30.0, validator=_seconds)
+    persist_offsets_s: float = attrs.field(default=5.0, validator=_seconds)
+    rebalance_s: float = attrs.field(default=20.0, validator=_seconds)
+    ask_timeout_s: float = attrs.field(default=3.0, validator=_seconds)
     client_ip: str | None = None
     instance_name: str | None = None
     unit_name: str | None = None
@@ -51,17 +78,17 @@ class ProducerSettings:
     message for half a minute to ten minutes, while another one can take them.
     """
 
-    send_timeout_s: float = 3.0
-    retries: int = 2
+    send_timeout_s: float = attrs.field(default=3.0, validator=_seconds)
+    retries: int = attrs.field(default=2, validator=_whole(0))
     retry_other_broker_on_not_ok: bool = False
     strict: bool = False
-    compress_over: int = 4096
+    compress_over: int = attrs.field(default=4096, validator=_whole(0))
     compression: Compression = Compression.ZLIB
     compress_level: int = 5
-    max_message_bytes: int = 4 * 1024 * 1024
+    max_message_bytes: int = attrs.field(default=4 * 1024 * 1024, validator=_whole(1))
     default_topic: str = "TBW102"
-    default_queues: int = 4
-    max_in_flight: int = 10_000
+    default_queues: int = attrs.field(default=4, validator=_whole(1))
+    max_in_flight: int = attrs.field(default=10_000, validator=_whole(1))
     fault_latency: bool = False
 
 
@@ -74,16 +101,16 @@ class PullingSettings:
     ``consume_from`` counts for a group without offsets; TIMESTAMP takes ``consume_from_ms`` (epoch milliseconds).
     """
 
-    consume_from: From = From.LAST
+    consume_from: From = attrs.field(default=From.LAST, validator=_from)
     consume_from_ms: int | None = None
     strategy: Strategy = AVERAGE
-    pull_batch: int = 32
-    suspend_s: float = 15.0
-    answer_s: float = 30.0
-    queue_messages: int = 1000
-    queue_bytes: int = 100 * 1024 * 1024
-    queue_span: int = 2000
-    max_cached_bytes: int = 256 * 1024 * 1024
+    pull_batch: int = attrs.field(default=32, validator=_whole(1))
+    suspend_s: float = attrs.field(default=15.0, validator=_seconds_or_none)
+    answer_s: float = attrs.field(default=30.0, validator=_seconds)
+    queue_messages: int = attrs.field(default=1000, validator=_whole(1))
+    queue_bytes: int = attrs.field(default=100 * 1024 * 1024, validator=_whole(1))
+    queue_span: int = attrs.field(default=2000, validator=_whole(1))
+    max_cached_bytes: int = attrs.field(default=256 * 1024 * 1024, validator=_whole(1))
 
 
 @attrs.frozen(kw_only=True)
@@ -98,18 +125,18 @@ class PushSettings(PullingSettings):
 
     broadcast: bool = False
     orderly: bool = False
-    suspend_queue_ms: int = 1000
-    concurrency: int = 20
-    batch_size: int = 1
-    max_reconsume_times: int = -1
-    consume_timeout_s: float = 900.0
-    drain_timeout_s: float = 30.0
+    suspend_queue_ms: int = attrs.field(default=1000, validator=_whole(0))
+    concurrency: int = attrs.field(default=20, validator=_whole(1))
+    batch_size: int = attrs.field(default=1, validator=_whole(1))
+    max_reconsume_times: int = attrs.field(default=-1, validator=_whole(-1))
+    consume_timeout_s: float = attrs.field(default=900.0, validator=_seconds)
+    drain_timeout_s: float = attrs.field(default=30.0, validator=_seconds_or_none)
 
 
 @attrs.frozen(kw_only=True)
 class PullSettings(PullingSettings):
     """With ``auto_commit`` the messages of one `getmany` are acknowledged by the next one, and by the close."""
 
-    pull_batch: int = 10
-    suspend_s: float = 20.0
+    pull_batch: int = attrs.field(default=10, validator=_whole(1))
+    suspend_s: float = attrs.field(default=20.0, validator=_seconds_or_none)
     auto_commit: bool = True

@@ -24,7 +24,7 @@ from rmq.client.core.msgid import UniqueIds, local_month
 from rmq.client.core.processqueue import ProcessQueue
 from rmq.client.core.routes import check_topic, publish_queues, subscribe_queues, wrap
 from rmq.client.core.subscription import subscription, wanted
-from rmq.client.settings import ProducerSettings
+from rmq.client.settings import ClientSettings, ProducerSettings, PullSettings, PushSettings
 from rmq.client.types import Later, Message, NotDurable, ReceivedMessage, SendResult, SendStatus, Sql
 from rmq.errors import BadAnswer, ConfigurationError, Refused, RequestTimeout, Unreachable
 from rmq.wire.api.common import MessageQueue
@@ -178,6 +178,24 @@ class OutgoingTests(SynchronousTestCase):
         self.assertEqual([decode_properties(entry.properties)["UNIQ_KEY"] for entry in entries], ["ID1", "ID2"])
         self.assertEqual((out.message_id, out.properties, out.topic), ("ID1,ID2", "WAIT\x01true", "NS%T"))
 
+    def test_settings(self) -> None:
+        """Numbers that would stop a producer or consumer, or end each wait at once, are refused when they are given."""
+        wrongs: list[tuple[Any, dict[str, Any], str]] = [
+            (PushSettings, {"concurrency": 0}, "concurrency is a whole number of at least 1, not 0"),
+            (PushSettings, {"batch_size": 2.5}, "batch_size is a whole number"),
+            (PushSettings, {"max_reconsume_times": -2}, "at least -1"),
+            (PushSettings, {"drain_timeout_s": -1}, "drain_timeout_s is a number of seconds, not -1"),
+            (PullSettings, {"pull_batch": 0}, "pull_batch is a whole number of at least 1"),
+            (PullSettings, {"consume_from": "FIRST"}, "consume_from is one of From.LAST, From.FIRST, From.TIMESTAMP"),
+            (ProducerSettings, {"send_timeout_s": 0}, "send_timeout_s is a number of seconds above 0, not 0"),
+            (ProducerSettings, {"retries": -1}, "retries is a whole number of at least 0"),
+            (ClientSettings, {"heartbeat_s": "30"}, "heartbeat_s is a number of seconds above 0, not '30'"),
+        ]
+        for kind, values, text in wrongs:
+            with self.assertRaisesRegex(ConfigurationError, text):
+                kind(**values)
+        PushSettings(drain_timeout_s=0, max_reconsume_times=0, consume_timeout_s=0.5)
+
     def test_refused_before_sending(self) -> None:
         """What no broker would take, or what would change its meaning on the way, is a ConfigurationError."""
         small = ProducerSettings(max_message_bytes=10)
@@ -202,6 +220,9 @@ class OutgoingTests(SynchronousTestCase):
         wrong_types = [
             Message(None, b"x"),  # type: ignore[arg-type]
             Message("T", None),  # type: ignore[arg-type]
+            Message("T", {"a": 1}),  # type: ignore[arg-type]
+            Message("T", bytearray(b"x")),  # type: ignore[arg-type]
+            Message("T", memoryview(b"x")),  # type: ignore[arg-type]
             Message("T", b"x", keys=(7,)),  # type: ignore[arg-type]
             Message("T", b"x", delay_level="3"),  # type: ignore[arg-type]
             Message("T", b"x", delay_level=2.5),  # type: ignore[arg-type]
@@ -222,6 +243,7 @@ class OutgoingTests(SynchronousTestCase):
         ]
         for messages in pairs:
             self.assertRaises(ConfigurationError, outgoing.batch, messages, ["I"] * len(messages), SETTINGS, None)
+        self.assertRaisesRegex(ConfigurationError, "bytes, not text: encode it", outgoing.reply, None, "x", "ID")
 
     def test_a_received_message_is_passed_on(self) -> None:
         """

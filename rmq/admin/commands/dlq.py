@@ -65,7 +65,13 @@ async def _messages(call: Call) -> list[ReceivedMessage]:
     "deliver messages again to the group that gave them up, and to no other",
     NAMESRV,
     GROUP,
-    argument("--id", action="append", dest="ids", metavar="ID", help="only this message; may be given several times"),
+    argument(
+        "--id",
+        action="append",
+        dest="ids",
+        metavar="ID",
+        help="only this message, by an id of dlq show -o json; may be given several times",
+    ),
     argument("--all", action="store_true", help="all messages that are there"),
     changes=True,
 )

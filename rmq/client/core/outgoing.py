@@ -145,6 +145,7 @@ def reply(request: ReceivedMessage, body: bytes, message_id: str, more: Mapping[
 
     Java: MessageUtil#createReplyMessage
     """
+    _check_body(body)
     properties = {name: request.properties.get(name, "") for name in _OF_REQUESTS}
     cluster = request.properties.get(PROPERTY_CLUSTER)
     if not cluster or not properties[PROPERTY_CORRELATION_ID] or not properties[PROPERTY_REPLY_TO_CLIENT]:
@@ -215,13 +216,21 @@ def _check_size(size: int, settings: ProducerSettings) -> None:
         raise ConfigurationError(f"{size} bytes are more than max_message_bytes, {settings.max_message_bytes}")
 
 
+def _check_body(body: object) -> None:
+    """Refuse what is no bytes: as an object it would become JSON on its way, a bytearray too."""
+    if not isinstance(body, bytes):
+        kind, hint = ("text", "encode it") if isinstance(body, str) else (repr(body)[:40], "make bytes of it")
+        raise ConfigurationError(f"a body is bytes, not {kind}: {hint}")
+
+
 def _properties(message: Message, message_id: str) -> dict[str, str]:
-    if isinstance(message.body, str):
-        raise ConfigurationError("a body is bytes, not text: encode it")
+    _check_body(message.body)
     if isinstance(message.keys, str):
         raise ConfigurationError(f"keys are several texts, not one: ({message.keys!r},)")
     if not isinstance(message.flag, int) or not -(2**31) <= message.flag < 2**31:
         raise ConfigurationError(f"a flag is a whole number of 32 bits, not {message.flag!r}")
+    if not isinstance(message.delay_level, int):
+        raise ConfigurationError(f"a delay_level is a whole number, not {message.delay_level!r}")
     if message.delay_level < 0:
         raise ConfigurationError(f"delay_level {message.delay_level} is below 0")
     properties = dict(message.properties)
@@ -244,8 +253,6 @@ def _properties(message: Message, message_id: str) -> dict[str, str]:
     properties[PROPERTY_UNIQ_KEY] = message_id
     properties[PROPERTY_WAIT] = _bool(message.wait_store_ok)
     if message.delay_level:
-        if not isinstance(message.delay_level, int):
-            raise ConfigurationError(f"a delay_level is a whole number, not {message.delay_level!r}")
         properties[PROPERTY_DELAY] = str(int(message.delay_level))
     if message.tags:
         if not isinstance(message.tags, str):

@@ -115,7 +115,7 @@ class AsyncioConnections:
         dial = self._dials.get(addr)
         if dial is None:
             dial = self._dials[addr] = asyncio.get_running_loop().create_task(self._connect(addr))
-            dial.add_done_callback(lambda _: self._dials.pop(addr, None))
+            dial.add_done_callback(lambda ended: self._dial_ended(addr, ended))
         # who gives up waiting does not end the attempt, for others may wait for it
         before = self.host.cancellations()
         try:
@@ -125,6 +125,11 @@ class AsyncioConnections:
             if dial.cancelled() and self.host.cancellations() == before:
                 raise Unreachable(addr, f"{addr} cannot be asked: the client is closed") from None
             raise
+
+    def _dial_ended(self, addr: str, dial: asyncio.Task[Link]) -> None:
+        self._dials.pop(addr, None)
+        if not dial.cancelled():
+            dial.exception()  # looked at, though all who waited for it may have given up
 
     async def _connect(self, addr: str) -> Link:
         host, _, port = addr.rpartition(":")

@@ -348,6 +348,14 @@ class PullConsumer:
         offset: int | None = self._run(self._consumer.committed(queue))
         return offset
 
+    def close(self) -> CloseReport:
+        """Pull no more, with ``auto_commit`` write the offsets, leave the group; in a forked process nothing."""
+        try:
+            report: CloseReport = self._run(self._consumer.close())
+        except ForkedClient:
+            return CloseReport()
+        return report
+
 
 class PushConsumer:
     """A member of a consumer group; see :class:`rmq.client.flows.push.PushConsumer`."""

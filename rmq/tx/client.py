@@ -224,6 +224,10 @@ class PullConsumer:
         """Fires with the offset that the broker has of the group."""
         return _started(self._flow.committed(queue))
 
+    def close(self) -> Deferred[CloseReport]:
+        """Pull no more, with ``auto_commit`` write the offsets, leave the group."""
+        return _started(self._flow.close())
+
 
 class PushConsumer:
     """A member of a consumer group; see :class:`rmq.client.flows.push.PushConsumer`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import subprocess
 import sys
@@ -13,10 +14,11 @@ from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import TCP4ServerEndpoint
 from twisted.internet.protocol import Factory, Protocol
 
-from rmq.aio.connections import AsyncioConnections
+from rmq.aio.connections import CONNECT_TIMEOUT_S, AsyncioConnections
 from rmq.aio.host import AsyncioHost
 from rmq.client.flows.usercode import outcome
 from rmq.client.host import Host
+from rmq.errors import RequestFailed
 from rmq.runtime.platform import Platform
 from rmq.sim.net import SimNet
 from rmq.sim.node import Node, platform_for
@@ -168,6 +170,25 @@ class AsyncioHostTests(host_contract.Contract):
                 self.assertEqual(left_timers(loop), [])
 
         run(main)
+
+    def test_a_dial_that_nobody_waits_for(self) -> None:
+        """It fails without a line in the log: who had waited for it knows already that there was no answer."""
+        said: list[object] = []
+
+        async def main(loop: SimLoop) -> None:
+            loop.silent.add(999)
+            loop.set_exception_handler(lambda _, context: said.append(context["message"]))
+            silent = self.addr.replace(str(PORT), "999")
+            connections = AsyncioConnections(AsyncioHost(), lambda command: None, _answer, None)
+            for seconds in (1, CONNECT_TIMEOUT_S):
+                error = await self.raised(connections.ask(silent, GET_MAX_OFFSET, ASK, None, timeout_s=seconds))
+                self.assertIsInstance(error, RequestFailed)
+                await asyncio.sleep(10)
+            await connections.close()
+
+        run(main)
+        gc.collect()
+        self.assertEqual(said, [])
 
     def test_a_dial_at_the_end_of_the_loop(self) -> None:
         """asyncio.run cancels all tasks once: one that waits for a dial ends, and does not take it for a failed one."""

@@ -287,6 +287,19 @@ class PullTests(KindCase):
         queue = MessageQueue(topic="T", broker_name="broker-a", queue_id=1)
         self.assertRaises(LostQueue, made.position, queue)
 
+    def test_close(self) -> None:
+        """Each face closes a pull consumer before its client, so that other members get the queues at once."""
+        for is_twisted in (True, False):
+            self.sim.run(send_all(self.sender, [b"x"], queue=FIRST))
+            made = self.pull()
+            self.drain(made, 1)
+            if is_twisted:
+                report = self.sim.world.settle(tx.PullConsumer(made).close())
+            else:
+                report = BlockingPullConsumer(self.sim.run, made).close()
+            self.assertGreater(report.offsets_written, 0)
+            self.failureResultOf(Deferred.fromCoroutine(made.getmany()), ClosedClient)
+
     def test_seek_at_once(self) -> None:
         """A queue may be sought right after it was assigned, before the broker has said where it begins."""
         self.sim.run(send_all(self.sender, [b"%d" % n for n in range(4)], queue=FIRST))

@@ -36,6 +36,8 @@ class AdminTests(FlowCase):
         self.assertNotIn("orders", self.sim.run(self.admin.topics()))
         self.missing(self.admin.topic_offsets("orders"), "no route of topic orders")
         self.missing(self.admin.create_topic("no name"), "no name", ConfigurationError)
+        self.missing(self.admin.create_topic("orders", queues=0), "1 queue or more", ConfigurationError)
+        self.missing(self.admin.create_topic("orders", perm=7), "perm 2, 4 or 6, not 8 and 7", ConfigurationError)
         self.missing(self.admin.create_topic("orders", cluster="other"), "no cluster other; clusters known: Default")
 
     def test_groups(self) -> None:

@@ -157,6 +157,8 @@ class Admin:
     ) -> None:
         """Create a topic, or alter it, on all masters; ``perm`` is 4 (read), 2 (write) or 6."""
         check_topic(topic)
+        if queues < 1 or perm not in (2, 4, 6):
+            raise ConfigurationError(f"a topic has 1 queue or more and perm 2, 4 or 6, not {queues} and {perm}")
         header = topic_header(topic, queues, queues, perm)
         for addr in await self.masters(cluster):
             await self._ask(addr, UPDATE_AND_CREATE_TOPIC, header, None)

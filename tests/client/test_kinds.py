@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import MappingProxyType
+from typing import Any
 
 from twisted.internet.defer import Deferred
 
@@ -389,6 +390,17 @@ class TransactionTests(KindCase):
                 transaction.unknown()
             if fails:
                 raise LookupError(body)
+
+    def test_an_end_that_is_no_outcome(self) -> None:
+        """It is refused, and says what an end is; the transaction may still end."""
+        made = self.transactions()
+        begun = self.sim.run(made.begin(Message("T", b"x")))
+        wrongs: list[Any] = ["commit", True, None]
+        for wrong in wrongs:
+            with self.assertRaisesRegex(ConfigurationError, "ends with an Outcome, not"):
+                self.sim.run(made.end(begun, wrong))
+        self.sim.run(made.end(begun, Outcome.COMMIT))
+        self.until(lambda: self.inbox.bodies == [b"x"])
 
     def test_commit_and_rollback(self) -> None:
         """A message is seen after the end of the block, and never after an exception in it."""

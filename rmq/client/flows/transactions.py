@@ -22,7 +22,7 @@ from rmq.client.flows.producer import Producer
 from rmq.client.flows.usercode import check_handler, outcome
 from rmq.client.settings import ProducerSettings
 from rmq.client.types import Message, NotDurable, ReceivedMessage, SendResult, SendStatus
-from rmq.errors import NoRoute, NotDelivered, RequestFailed
+from rmq.errors import ConfigurationError, NoRoute, NotDelivered, RequestFailed
 from rmq.wire.api.common import MessageQueue
 from rmq.wire.api.transactions import (
     CHECK_TRANSACTION_STATE,
@@ -118,6 +118,8 @@ class TransactionProducer(Producer):
 
     async def end(self, result: SendResult, how: Outcome) -> None:
         """Say how a transaction ended, one-way: a broker that does not hear it asks."""
+        if not isinstance(how, Outcome):
+            raise ConfigurationError(f"a transaction ends with an Outcome, not {how!r}")
         header = EndTransactionHeader(
             producer_group=self._group,
             tran_state_table_offset=result.queue_offset,

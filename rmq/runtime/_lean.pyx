@@ -72,9 +72,13 @@ cdef enum:
     MAX_WAITING = 262144
     #: what decrypts from BUFFER_BYTES and a record that began before, a record has 16 KiB
     PLAIN_BYTES = BUFFER_BYTES + 32768
-    CIPHER_BYTES = 65536
+    RECORD_BYTES = 16384
+    #: send_limit in records, and one more
+    CIPHER_BYTES = 163840
     #: of openssl/ssl.h
+    SSL_ERROR_NONE = 0
     SSL_ERROR_WANT_READ = 2
+    SSL_ERROR_ZERO_RETURN = 6
 
 cdef char _received[BUFFER_BYTES]
 cdef char _decrypted[PLAIN_BYTES]
@@ -137,21 +141,23 @@ cdef class Records:
     The records of an encrypted connection after its handshake.
 
     ``layer`` is Twisted's TLS protocol between transport and protocol; ``ssl``, ``into`` and ``out`` are the addresses of its
-    OpenSSL connection and of the buffers before and behind that. ``unsent`` is the list of what the layer will encrypt later.
-    All that is special (errors, the end, bytes that OpenSSL or the socket does not take) is left to the layer.
+    OpenSSL ``connection``, which they keep alive, and of the buffers before and behind that. ``unsent`` is the list of what
+    the layer will encrypt later. All that is special (errors, the end, bytes that OpenSSL or the socket does not take) is
+    left to the layer. OpenSSL's queue of errors is one for all connections: nothing may be left in it.
     """
 
-    cdef object layer
+    cdef object layer, connection
     cdef dict state
     cdef list unsent
     cdef void *ssl
     cdef void *into
     cdef void *out
-    #: the layer must be asked why no more could be decrypted
-    cdef bint ended
+    #: why no more could be decrypted, of SSL_ERROR_...
+    cdef int why
 
-    def __init__(self, layer, list unsent, uintptr_t ssl, uintptr_t into, uintptr_t out):
+    def __init__(self, layer, connection, list unsent, uintptr_t ssl, uintptr_t into, uintptr_t out):
         self.layer = layer
+        self.connection = connection
         self.state = layer.__dict__
         self.unsent = unsent
         self.ssl = <void *>ssl
@@ -168,34 +174,54 @@ cdef class Records:
             and not _holds(self.state, "disconnecting")
         )
 
+    cdef bint reads(self) except -1:
+        """Whether received bytes are to be decrypted, and the layer has nothing else to do with them."""
+        return not _holds(self.state, "_appSendBuffer") and not _holds(self.state, "_lostTLSConnection")
+
     cdef bytes decrypt(self, ssize_t size):
-        """Return what ``size`` received bytes, and those of a record that has begun, decrypt to."""
+        """
+        Return what ``size`` received bytes, and those of a record that has begun, decrypt to; ``why`` is why it is no more.
+
+        All is well with SSL_ERROR_WANT_READ. Otherwise :meth:`end` must follow.
+        """
         cdef ssize_t filled = 0
         cdef int got = 0
-        self.ended = True
+        self.why = SSL_ERROR_NONE
         _openssl.err_clear_error()
         if _openssl.bio_write(self.into, _received, <int>size) == size:
             while filled < PLAIN_BYTES:
                 got = _openssl.ssl_read(self.ssl, _decrypted + filled, <int>(PLAIN_BYTES - filled))
                 if got <= 0:
-                    self.ended = _openssl.ssl_get_error(self.ssl, got) != SSL_ERROR_WANT_READ
+                    self.why = _openssl.ssl_get_error(self.ssl, got)
                     break
                 filled += got
         return PyBytes_FromStringAndSize(_decrypted, filled)
 
-    cdef int encrypt(self, bytes data) except -1:
-        """Encrypt ``data``; False when OpenSSL does not take it, and then nothing was taken."""
-        cdef ssize_t done = 0, size = PyBytes_GET_SIZE(data)
-        cdef int got
-        _openssl.err_clear_error()
-        while done < size:
-            got = _openssl.ssl_write(self.ssl, PyBytes_AS_STRING(data) + done, <int>(size - done))
-            if got <= 0:
-                break
-            done += got
-        if 0 < done < size:
-            self.layer.write(data[done:])
-        return done > 0
+    cdef int encrypt(self, const char *data, ssize_t size) noexcept:
+        """Encrypt one record; return how many bytes it has, 0 when OpenSSL does not take them: the layer meets that again."""
+        cdef int got = _openssl.ssl_write(self.ssl, <void *>data, <int>min(size, RECORD_BYTES))
+        if got <= 0:
+            _openssl.err_clear_error()
+            return 0
+        return got
+
+    cdef int take(self, char *room, int size) noexcept:
+        """Take encrypted bytes, or what is to be said to the other OpenSSL; return how many."""
+        return max(_openssl.bio_read(self.out, room, size), 0)
+
+    cdef int end(self, bytes data) except -1:
+        """Deliver ``data`` and let the layer find out why no more could be decrypted."""
+        try:
+            if self.why == SSL_ERROR_NONE or self.why == SSL_ERROR_ZERO_RETURN:
+                self.deliver(data)
+                self.layer._flushReceiveBIO()
+            else:
+                # before anything else that uses OpenSSL makes it forget the error
+                self.layer._flushReceiveBIO()
+                self.deliver(data)
+        finally:
+            _openssl.err_clear_error()
+        return 0
 
     cdef int deliver(self, bytes data) except -1:
         """Give decrypted bytes to the protocol, as the layer does."""
@@ -427,13 +453,15 @@ cdef class Lean:
                     records = _records(state)
                     if records is None:
                         data = PyBytes_FromStringAndSize(_received, size)
+                    elif not records.reads():
+                        records.layer.dataReceived(_received[:size])
+                        return 0
                     else:
                         data = records.decrypt(size)
-                        if records.ended:
-                            records.deliver(data)
-                            records.layer._flushReceiveBIO()
+                        if records.why != SSL_ERROR_WANT_READ:
+                            records.end(data)
                             return 0
-                        self._send_encrypted(transport, fd, records)
+                        self._send_encrypted(transport, fd, records, 0)
                         if not data:
                             return 0
                     fast_path = PyDict_GetItem(state, "fast_path")
@@ -525,26 +553,41 @@ cdef class Lean:
     cdef ssize_t _send(self, object transport, int fd, bytes data) except -1:
         """Return how many bytes of ``data`` need not be written any more."""
         cdef Records records = _records(transport.__dict__)
+        cdef ssize_t done = 0, length = PyBytes_GET_SIZE(data)
+        cdef int got, filled = 0
         if records is None:
-            return self._send_bytes(transport, fd, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
-        if not records.encrypt(data):
+            return self._send_bytes(transport, fd, PyBytes_AS_STRING(data), length)
+        _openssl.err_clear_error()
+        while done < length:
+            got = records.encrypt(PyBytes_AS_STRING(data) + done, length - done)
+            if got == 0:
+                break
+            done += got
+            # record by record, because the buffer of a connection keeps its greatest size
+            filled += records.take(_encrypted + filled, CIPHER_BYTES - filled)
+            if CIPHER_BYTES - filled < RECORD_BYTES + 2048:
+                self._send_encrypted(transport, fd, records, filled)
+                filled = 0
+        if done == 0:
             return 0
-        self._send_encrypted(transport, fd, records)
-        return PyBytes_GET_SIZE(data)
+        self._send_encrypted(transport, fd, records, filled)
+        if done < length:
+            records.layer.write(data[done:])
+        return length
 
-    cdef int _send_encrypted(self, object transport, int fd, Records records) except -1:
-        """Send what was encrypted, or is to be said to the other OpenSSL; what the socket does not take goes to the transport."""
-        cdef int size
+    cdef int _send_encrypted(self, object transport, int fd, Records records, int filled) except -1:
+        """Send ``filled`` bytes taken from ``records``, and all others; what the socket does not take goes to the transport."""
         cdef ssize_t sent
         while True:
-            size = _openssl.bio_read(records.out, _encrypted, CIPHER_BYTES)
-            if size <= 0:
+            filled += records.take(_encrypted + filled, CIPHER_BYTES - filled)
+            if filled == 0:
                 return 0
             sent = 0
             if not _holds(transport.__dict__, "_tempDataLen") and not _holds(transport.__dict__, "dataBuffer"):
-                sent = self._send_bytes(transport, fd, _encrypted, size)
-            if sent < size:
-                records.layer.transport.write(_encrypted[sent:size])
+                sent = self._send_bytes(transport, fd, _encrypted, filled)
+            if sent < filled:
+                records.layer.transport.write(_encrypted[sent:filled])
+            filled = 0
 
     cdef ssize_t _send_bytes(self, object transport, int fd, const char *start, ssize_t length) except -1:
         cdef ssize_t sent

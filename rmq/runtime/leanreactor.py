@@ -47,6 +47,9 @@ _MALLOC_SETTINGS = ("MALLOC_", "GLIBC_TUNABLES")
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 #: what `_lean.use_openssl` takes
 _OPENSSL_FUNCTIONS = ("SSL_read", "SSL_write", "BIO_read", "BIO_write", "SSL_get_error", "ERR_clear_error")
+#: what the compiled form asks of a TLS layer of Twisted's, and of pyOpenSSL's connection in it
+_LAYER_NAMES = ("_tlsConnection", "_aggregator", "_appSendBuffer", "_lostTLSConnection", "_aborted", "_flushReceiveBIO")
+_POINTER_NAMES = ("_ssl", "_into_ssl", "_from_ssl")
 _PRIVATE = (
     (EPollReactor, ("_doReadOrWrite", "_disconnectSelectable")),
     (tcp.Connection, ("_aborting", "_writeDisconnecting", "_writeDisconnected", "TLS", "SEND_LIMIT")),
@@ -113,32 +116,38 @@ _send_now: Callable[[Any, bytes], int] = send_now if _LEAN is None else _LEAN.se
 
 
 @functools.cache
-def _has_openssl() -> bool:
-    """Tell the compiled module where the functions of pyOpenSSL's library are; False when that cannot be found out."""
+def _openssl_ffi() -> Any:
+    """
+    Return cffi's view of the OpenSSL that pyOpenSSL uses; None when it cannot be found out.
+
+    The compiled module knows its functions then.
+    """
     try:
         from cryptography.hazmat.bindings._rust import _openssl
+        from OpenSSL._util import ffi as of_pyopenssl
 
         ffi, library = _openssl.ffi, _openssl.lib
+        if of_pyopenssl is not ffi:
+            return None
         addresses = [int(ffi.cast("uintptr_t", ffi.addressof(library, name))) for name in _OPENSSL_FUNCTIONS]
     except (ImportError, AttributeError):
-        return False
+        return None
     _compiled.use_openssl(*addresses)
-    return True
+    return ffi
 
 
 def records_of(layer: Any) -> Any:
     """Return the compiled form of a TLS layer of Twisted's that is past its handshake, or None where it has none."""
-    if not _has_openssl():
+    ffi = _openssl_ffi()
+    if ffi is None or not all(hasattr(layer, name) for name in _LAYER_NAMES):
         return None
-    try:
-        connection, unsent = layer._tlsConnection, layer._aggregator._buffer
-        pointers = connection._ssl, connection._into_ssl, connection._from_ssl
-        layer._flushReceiveBIO, layer._appSendBuffer  # noqa: B018 - what the compiled form asks of it, too
-    except AttributeError:
+    connection = layer._tlsConnection
+    unsent = getattr(layer._aggregator, "_buffer", None)
+    # pyOpenSSL looks for other names in a socket
+    pointers = [vars(connection).get(name) for name in _POINTER_NAMES]
+    if unsent is None or None in pointers:
         return None
-    from cryptography.hazmat.bindings._rust import _openssl
-
-    return _compiled.Records(layer, unsent, *(int(_openssl.ffi.cast("uintptr_t", pointer)) for pointer in pointers))
+    return _compiled.Records(layer, connection, unsent, *(int(ffi.cast("uintptr_t", pointer)) for pointer in pointers))
 
 
 class EagerWrites:
@@ -159,10 +168,14 @@ class LeanServer(EagerWrites, tcp.Server):
     """An accepted connection."""
 
     def decrypt_here(self) -> None:
-        """Read and write TLS records in compiled code from now on; to be called when the handshake is done."""
-        records = None if _LEAN is None else records_of(self.protocol)
+        """Read and write TLS records in compiled code from now on; to be called when a handshake is done."""
+        records = records_of(self.protocol) if self.TLS and _LEAN is not None else None
         if records is not None:
             self.records = records
+
+    def connectionLost(self, reason: Any) -> None:
+        self.__dict__.pop("records", None)  # OpenSSL's memory is freed now
+        super().connectionLost(reason)
 
 
 class LeanClient(EagerWrites, tcp.Client):

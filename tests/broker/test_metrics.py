@@ -11,7 +11,7 @@ from rmq.broker.http import pages
 from rmq.broker.http.face import broker_face
 from rmq.broker.http.metrics import BrokerCollector
 from rmq.broker.service import BrokerService, build_broker
-from rmq.runtime.disk.files import DiskFull, File
+from rmq.runtime.disk.files import DiskFull
 from rmq.runtime.platform import Platform
 from rmq.sim.node import Node
 from tests.broker.harness import WALL_AHEAD_S, OneBroker, OneBrokerCase, heartbeat, pull_ext, send_ext, setup_of
@@ -257,10 +257,10 @@ class FullDiskTests(MetricsCase):
         self.send()
         self.one.service.store._retention.early_deletions = 3
 
-        def refuse(disk: object, path: str, size: int) -> File:
+        def refuse(disk: object, path: str, inode: object, size: int) -> None:
             raise DiskFull(path, "No space left on device")
 
-        self.patch(type(self.one.node.disk), "create", refuse)
+        self.patch(type(self.one.node.disk), "reserve", refuse)
         codes = [self.client.ask(310, send_ext(), b"x" * 30_000).code for _ in range(3)]
         self.assertEqual(codes[-1], 1)
         self.expect({"rocketmq_store_writable": "0.0", "rocketmq_store_disk_full": "1.0", "rocketmq_broker_up": "1.0"})

@@ -137,6 +137,11 @@ cdef inline int32_t index_hash(uint32_t value) noexcept nogil:
 
 # ---- the header of a send, as clients write it ----
 
+cdef struct Text:
+    const uint8_t* at
+    Py_ssize_t size
+
+
 cdef struct Send:
     int64_t opaque
     # nobody waits for its answer
@@ -182,6 +187,10 @@ cdef struct Send:
     int hashes
 
 
+cdef inline bint is_name(const uint8_t* name, Py_ssize_t size, const char* other, Py_ssize_t other_size) noexcept nogil:
+    return size == other_size and memcmp(name, other, other_size) == 0
+
+
 cdef inline const uint8_t* skip(const uint8_t* p, const uint8_t* end) noexcept nogil:
     while p < end and (p[0] == c' ' or p[0] == c'\n' or p[0] == c'\t' or p[0] == c'\r'):
         p += 1
@@ -212,6 +221,39 @@ cdef inline const uint8_t* text_end(const uint8_t* p, const uint8_t* end, bint* 
                 return NULL
         p += 1
     return NULL
+
+
+cdef inline const uint8_t* read_key(const uint8_t* p, const uint8_t* end, Text* key) noexcept nogil:
+    """Read the name of a member at p; return where its value begins, or NULL unless it is ASCII without escapes."""
+    cdef bint escaped
+    if p >= end or p[0] != c'"':
+        return NULL
+    key.at = p + 1
+    p = text_end(key.at, end, &escaped, NULL)
+    if p == NULL or escaped:
+        return NULL
+    key.size = p - key.at
+    p = skip(p + 1, end)
+    if p >= end or p[0] != c':':
+        return NULL
+    p = skip(p + 1, end)
+    return p if p < end else NULL
+
+
+cdef enum:
+    #: what `read_members` stops at
+    NOT_PLAIN = 0
+    AT_FIELDS = 1
+    AT_END = 2
+
+
+cdef inline const uint8_t* find_next(const uint8_t* p, const uint8_t* end, bint* is_last) noexcept nogil:
+    """Return where the next member begins behind a value, or what follows their closing brace; NULL for neither."""
+    p = skip(p, end)
+    if p >= end:
+        return NULL
+    is_last[0] = p[0] == c'}'
+    return skip(p + 1, end) if is_last[0] or p[0] == c',' else NULL
 
 
 cdef inline const uint8_t* read_value(
@@ -290,10 +332,11 @@ cdef const uint8_t* read_ext(const uint8_t* p, const uint8_t* end, Send* send, b
 
     ``is_long``: they have the names of SEND_MESSAGE, not the letters of SEND_MESSAGE_V2.
     """
-    cdef const uint8_t* key
+    cdef Text key
     cdef const uint8_t* value
-    cdef Py_ssize_t key_size, size
+    cdef Py_ssize_t size
     cdef bint escaped, is_text, wide
+    cdef bint is_last = False
     cdef uint32_t seen = 0, bit
     cdef int64_t number = 0
     cdef uint8_t letter
@@ -302,25 +345,17 @@ cdef const uint8_t* read_ext(const uint8_t* p, const uint8_t* end, Send* send, b
     send.escaped = False
     send.reconsume = 0
     p = skip(p, end)
-    while True:
-        if p >= end or p[0] != c'"':
+    while not is_last:
+        p = read_key(p, end, &key)
+        if p == NULL:
             return NULL
-        key = p + 1
-        p = text_end(key, end, &escaped, NULL)
-        if p == NULL or escaped:
-            return NULL
-        key_size = p - key
-        p = skip(p + 1, end)
-        if p >= end or p[0] != c':':
-            return NULL
-        p = skip(p + 1, end)
         p = read_value(p, end, &value, &size, &is_text, &escaped, &wide)
         if p == NULL:
             return NULL
         if is_long:
-            letter = letter_of(key, key_size)
+            letter = letter_of(key.at, key.size)
         else:
-            letter = key[0] if key_size == 1 else 0
+            letter = key.at[0] if key.size == 1 else 0
         if c'a' <= letter <= c'm':
             bit = <uint32_t>1 << (letter - c'a')
             if seen & bit or ((escaped or wide) and letter != c'i') or (not is_text and (letter <= c'c' or letter == c'i')):
@@ -357,15 +392,11 @@ cdef const uint8_t* read_ext(const uint8_t* p, const uint8_t* end, Send* send, b
                     send.reconsume = number
         elif escaped or wide:
             return NULL
-        p = skip(p, end)
-        if p >= end:
+        p = find_next(p, end, &is_last)
+        if p == NULL:
             return NULL
-        if p[0] == c'}':
-            # a to h must be there
-            return p + 1 if seen & 0xFF == 0xFF else NULL
-        if p[0] != c',':
-            return NULL
-        p = skip(p + 1, end)
+    # a to h must be there
+    return p if seen & 0xFF == 0xFF else NULL
 
 
 cdef enum:
@@ -376,10 +407,6 @@ cdef enum:
     FLAG = 8
     VERSION_MEMBER = 16
     LANGUAGE = 32
-    #: what `read_members` stops at
-    NOT_PLAIN = 0
-    AT_FIELDS = 1
-    AT_END = 2
 
 
 cdef struct Header:
@@ -400,13 +427,17 @@ cdef int read_members(const uint8_t** at, const uint8_t* end, int64_t code, Head
     that of a one-way request, or is not written plainly. The caller sets ``seen`` to 0, and reads the extFields.
     """
     cdef const uint8_t* p = skip(at[0], end)
-    cdef const uint8_t* key
+    cdef Text key
     cdef const uint8_t* value
-    cdef Py_ssize_t size
     cdef bint escaped
     cdef int64_t number = 0
     cdef int bit
-    if header.seen & EXT_FIELDS == 0:
+    cdef bint is_last = False
+    if header.seen & EXT_FIELDS:
+        p = find_next(p, end, &is_last)
+        if p == NULL:
+            return NOT_PLAIN
+    else:
         if p >= end or p[0] != c'{':
             return NOT_PLAIN
         header.opaque = header.version = 0
@@ -414,40 +445,22 @@ cdef int read_members(const uint8_t** at, const uint8_t* end, int64_t code, Head
         header.language = NULL
         header.language_size = 0
         p = skip(p + 1, end)
-    else:
-        if p >= end:
-            return NOT_PLAIN
-        if p[0] == c'}':
-            return AT_END if skip(p + 1, end) == end else NOT_PLAIN
-        if p[0] != c',':
-            return NOT_PLAIN
-        p = skip(p + 1, end)
-    while True:
-        if p >= end or p[0] != c'"':
-            return NOT_PLAIN
-        key = p + 1
-        p = text_end(key, end, &escaped, NULL)
-        if p == NULL or escaped:
-            return NOT_PLAIN
-        size = p - key
-        p = skip(p + 1, end)
-        if p >= end or p[0] != c':':
-            return NOT_PLAIN
-        p = skip(p + 1, end)
-        if p >= end:
+    while not is_last:
+        p = read_key(p, end, &key)
+        if p == NULL:
             return NOT_PLAIN
         bit = 0
-        if size == 9 and memcmp(key, b"extFields", 9) == 0:
+        if is_name(key.at, key.size, b"extFields", 9):
             bit = EXT_FIELDS
-        elif size == 4 and memcmp(key, b"code", 4) == 0:
+        elif is_name(key.at, key.size, b"code", 4):
             bit = CODE
-        elif size == 6 and memcmp(key, b"opaque", 6) == 0:
+        elif is_name(key.at, key.size, b"opaque", 6):
             bit = OPAQUE
-        elif size == 4 and memcmp(key, b"flag", 4) == 0:
+        elif is_name(key.at, key.size, b"flag", 4):
             bit = FLAG
-        elif size == 7 and memcmp(key, b"version", 7) == 0:
+        elif is_name(key.at, key.size, b"version", 7):
             bit = VERSION_MEMBER
-        elif size == 8 and memcmp(key, b"language", 8) == 0:
+        elif is_name(key.at, key.size, b"language", 8):
             bit = LANGUAGE
         if header.seen & bit:
             return NOT_PLAIN
@@ -484,14 +497,10 @@ cdef int read_members(const uint8_t** at, const uint8_t* end, int64_t code, Head
                 header.version = number
             elif bit == FLAG:
                 header.one_way = number != 0
-        p = skip(p, end)
-        if p >= end:
+        p = find_next(p, end, &is_last)
+        if p == NULL:
             return NOT_PLAIN
-        if p[0] == c'}':
-            return AT_END if skip(p + 1, end) == end else NOT_PLAIN
-        if p[0] != c',':
-            return NOT_PLAIN
-        p = skip(p + 1, end)
+    return AT_END if p == end else NOT_PLAIN
 
 
 cdef bint read_header(const uint8_t* p, const uint8_t* end, int64_t code, Send* send, bint is_batch) noexcept nogil:
@@ -590,11 +599,6 @@ cdef Py_ssize_t unescape(const uint8_t* p, Py_ssize_t size, uint8_t* out) noexce
     return length
 
 
-cdef struct Text:
-    const uint8_t* at
-    Py_ssize_t size
-
-
 cdef struct Span:
     Py_ssize_t at
     Py_ssize_t size
@@ -616,10 +620,6 @@ cdef struct Properties:
     Py_ssize_t keys_size
     Py_ssize_t tags
     Py_ssize_t tags_size
-
-
-cdef inline bint is_name(const uint8_t* name, Py_ssize_t size, const char* other, Py_ssize_t other_size) noexcept nogil:
-    return size == other_size and memcmp(name, other, size) == 0
 
 
 cdef bint store_properties(
@@ -1532,45 +1532,34 @@ cdef bint read_texts(
 
 cdef const uint8_t* _read_fields(const uint8_t* p, const uint8_t* end, tuple names, Text* found) noexcept:
     """Read fields behind their opening brace; return what follows the closing one, or NULL."""
-    cdef const uint8_t* key
+    cdef Text key
     cdef const uint8_t* value
-    cdef Py_ssize_t size, value_size, i
+    cdef Py_ssize_t size, i
     cdef bint escaped, quoted
+    cdef bint is_last = False
     cdef bytes name
     p = skip(p, end)
     if p < end and p[0] == c'}':
         return p + 1
-    while True:
-        if p >= end or p[0] != c'"':
+    while not is_last:
+        p = read_key(p, end, &key)
+        if p == NULL:
             return NULL
-        key = p + 1
-        p = text_end(key, end, &escaped, NULL)
-        if p == NULL or escaped:
-            return NULL
-        size = p - key
-        p = skip(p + 1, end)
-        if p >= end or p[0] != c':':
-            return NULL
-        p = skip(p + 1, end)
-        p = read_value(p, end, &value, &value_size, &quoted, &escaped, NULL)
+        p = read_value(p, end, &value, &size, &quoted, &escaped, NULL)
         if p == NULL or escaped:
             return NULL
         for i in range(len(names)):
             name = <bytes>names[i]
-            if PyBytes_GET_SIZE(name) == size and memcmp(PyBytes_AS_STRING(name), key, size) == 0:
+            if is_name(key.at, key.size, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name)):
                 if found[i].at != NULL:
                     return NULL
                 found[i].at = value
-                found[i].size = value_size
+                found[i].size = size
                 break
-        p = skip(p, end)
-        if p >= end:
+        p = find_next(p, end, &is_last)
+        if p == NULL:
             return NULL
-        if p[0] == c'}':
-            return p + 1
-        if p[0] != c',':
-            return NULL
-        p = skip(p + 1, end)
+    return p
 
 
 cdef inline bint is_text(Text* text, const char* other) noexcept nogil:

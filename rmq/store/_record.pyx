@@ -604,22 +604,53 @@ cdef struct Span:
     Py_ssize_t size
 
 
-cdef struct Piece:
-    Py_ssize_t name
-    Py_ssize_t name_size
-    Py_ssize_t value
-    Py_ssize_t value_size
-
-
 cdef struct Properties:
     Py_ssize_t size
-    # places in the stored string; sizes of -1: there is none
-    Py_ssize_t unique
-    Py_ssize_t unique_size
-    Py_ssize_t keys
-    Py_ssize_t keys_size
-    Py_ssize_t tags
-    Py_ssize_t tags_size
+    # places of values in the stored string; sizes of -1: there is none
+    Span unique, keys, tags
+
+
+cdef inline void note_property(
+    Properties* found, const uint8_t* name, Py_ssize_t name_size, Py_ssize_t at, Py_ssize_t size
+) noexcept nogil:
+    """Remember where a value is that the store needs."""
+    if is_name(name, name_size, b"UNIQ_KEY", 8):
+        found.unique.at, found.unique.size = at, size
+    elif is_name(name, name_size, b"KEYS", 4):
+        found.keys.at, found.keys.size = at, size
+    elif is_name(name, name_size, b"TAGS", 4):
+        found.tags.at, found.tags.size = at, size
+
+
+cdef inline bint next_property(
+    const uint8_t* text, Py_ssize_t size, Py_ssize_t* at, Text* names, int* count, Text* value
+) noexcept nogil:
+    """
+    Read the property at ``at`` and go on behind it; its name is added to ``names``.
+
+    False unless it has a name that none before it has, and a value.
+    """
+    cdef const uint8_t* name = text + at[0]
+    cdef const uint8_t* mark = <const uint8_t*>memchr(name, 2, size - at[0])
+    cdef Py_ssize_t stop = size if mark == NULL else mark - text
+    cdef Py_ssize_t name_size
+    cdef int i
+    mark = <const uint8_t*>memchr(name, 1, stop - at[0])
+    if mark == NULL:
+        return False
+    name_size = mark - name
+    value.at = mark + 1
+    value.size = text + stop - value.at
+    if name_size == 0 or value.size == 0 or memchr(value.at, 1, value.size) != NULL or count[0] >= MAX_PIECES:
+        return False
+    for i in range(count[0]):
+        if names[i].size == name_size and memcmp(names[i].at, name, name_size) == 0:
+            return False
+    names[count[0]].at = name
+    names[count[0]].size = name_size
+    count[0] += 1
+    at[0] = stop + 1
+    return True
 
 
 cdef bint store_properties(
@@ -632,34 +663,18 @@ cdef bint store_properties(
     False for those that are no plain list of different names with values, or that say how the message is to be put:
     with a delay, in a transaction, or (where ``waits``) without waiting.
     """
-    cdef Piece pieces[MAX_PIECES]
-    cdef int count = 0, i, j
-    cdef Py_ssize_t at = 0, stop, middle, length = 0
+    cdef Text names[MAX_PIECES]
+    cdef Text value
+    cdef int count = 0
+    cdef Py_ssize_t at = 0, length = 0, name_size
     cdef const uint8_t* name
-    cdef const uint8_t* mark
-    cdef Py_ssize_t name_size, value_size
-    found.unique_size = found.keys_size = found.tags_size = -1
+    found.unique.size = found.keys.size = found.tags.size = -1
     while at < size:
-        mark = <const uint8_t*>memchr(text + at, 2, size - at)
-        stop = size if mark == NULL else mark - text
-        mark = <const uint8_t*>memchr(text + at, 1, stop - at)
-        if mark == NULL:
+        if not next_property(text, size, &at, names, &count, &value):
             return False
-        middle = mark - text
-        name = text + at
-        name_size = middle - at
-        value_size = stop - middle - 1
-        if name_size == 0 or value_size == 0 or memchr(mark + 1, 1, value_size) != NULL or count >= MAX_PIECES:
-            return False
-        for i in range(count):
-            if pieces[i].name_size == name_size and memcmp(text + pieces[i].name, name, name_size) == 0:
-                return False
-        pieces[count].name = at
-        pieces[count].name_size = name_size
-        count += 1
-        at = stop + 1
-        if name_size == 4 and memcmp(name, b"WAIT", 4) == 0:
-            if waits and not (value_size == 4 and memcmp(mark + 1, b"true", 4) == 0):
+        name, name_size = names[count - 1].at, names[count - 1].size
+        if is_name(name, name_size, b"WAIT", 4):
+            if waits and not is_name(value.at, value.size, b"true", 4):
                 return False
             if not keeps_wait:
                 continue
@@ -675,20 +690,12 @@ cdef bint store_properties(
             return False
         if name_size > 8 and memcmp(name + name_size - 8, b"TRAN_MSG", 8) == 0:
             return False
-        if length + name_size + value_size + 2 > MAX_PROPERTIES:
+        if length + name_size + value.size + 2 > MAX_PROPERTIES:
             return False
-        memcpy(out + length, name, name_size + 1 + value_size)
-        middle = length + name_size + 1
-        if is_name(name, name_size, b"UNIQ_KEY", 8):
-            found.unique = middle
-            found.unique_size = value_size
-        elif is_name(name, name_size, b"KEYS", 4):
-            found.keys = middle
-            found.keys_size = value_size
-        elif is_name(name, name_size, b"TAGS", 4):
-            found.tags = middle
-            found.tags_size = value_size
-        length = middle + value_size
+        memcpy(out + length, name, name_size + 1 + value.size)
+        length += name_size + 1
+        note_property(found, name, name_size, length, value.size)
+        length += value.size
         out[length] = 2
         length += 1
     if length + 8 + cluster_size > MAX_PROPERTIES:
@@ -733,15 +740,7 @@ cdef Py_ssize_t add_pair(
     out[length] = 1
     length += 1
     memcpy(out + length, value, value_size)
-    if is_name(name, name_size, b"UNIQ_KEY", 8):
-        found.unique = length
-        found.unique_size = value_size
-    elif is_name(name, name_size, b"KEYS", 4):
-        found.keys = length
-        found.keys_size = value_size
-    elif is_name(name, name_size, b"TAGS", 4):
-        found.tags = length
-        found.tags_size = value_size
+    note_property(found, name, name_size, length, value_size)
     return length + value_size
 
 
@@ -753,42 +752,24 @@ cdef bint edit_properties(
 
     False for those that are no plain list of different names with values, or get too long.
     """
-    cdef Span names[MAX_PIECES]
+    cdef Text names[MAX_PIECES]
+    cdef Text value
     cdef int count = 0, i
-    cdef Py_ssize_t at = 0, stop, length = 0
+    cdef Py_ssize_t at = 0, length = 0, name_size
     cdef const uint8_t* name
-    cdef const uint8_t* value
-    cdef const uint8_t* mark
-    cdef Py_ssize_t name_size, value_size
-    found.unique_size = found.keys_size = found.tags_size = -1
+    found.unique.size = found.keys.size = found.tags.size = -1
     while at < size:
-        name = text + at
-        mark = <const uint8_t*>memchr(name, 2, size - at)
-        stop = size if mark == NULL else mark - text
-        mark = <const uint8_t*>memchr(name, 1, stop - at)
-        if mark == NULL:
+        if not next_property(text, size, &at, names, &count, &value):
             return False
-        name_size = mark - name
-        value = mark + 1
-        value_size = text + stop - value
-        if name_size == 0 or value_size == 0 or memchr(value, 1, value_size) != NULL or count >= MAX_PIECES:
-            return False
-        for i in range(count):
-            if names[i].size == name_size and memcmp(text + names[i].at, name, name_size) == 0:
-                return False
-        names[count].at = at
-        names[count].size = name_size
-        count += 1
+        name, name_size = names[count - 1].at, names[count - 1].size
         for i in range(edit_count):
             if edits[i].name_size == name_size and memcmp(edits[i].name, name, name_size) == 0:
                 edits[i].done = True
                 if not edits[i].keeps:
-                    value = edits[i].value
-                    value_size = edits[i].value_size
-        length = add_pair(out, length, name, name_size, value, value_size, found)
+                    value.at, value.size = edits[i].value, edits[i].value_size
+        length = add_pair(out, length, name, name_size, value.at, value.size, found)
         if length < 0:
             return False
-        at = stop + 1
     for i in range(edit_count):
         if not edits[i].done:
             length = add_pair(
@@ -834,7 +815,6 @@ cdef bint add_properties(
     Properties* found
 ) noexcept nogil:
     """Write the properties of a message of a batch and those of the batch; False for unusual ones."""
-    cdef Span unique, keys, tags
     if size + 1 + common_size > MAX_PROPERTIES or memmem(text, size, b"DELAY\x01", 6) != NULL:
         return False
     memcpy(out, text, size)
@@ -843,16 +823,7 @@ cdef bint add_properties(
         size += 1
     memcpy(out + size, common, common_size)
     found.size = size + common_size
-    find_properties(out, found.size, &unique, &keys, &tags)
-    if unique.size == 0 or keys.size == 0 or tags.size == 0:
-        return False
-    found.unique = unique.at
-    found.unique_size = unique.size
-    found.keys = keys.at
-    found.keys_size = keys.size
-    found.tags = tags.at
-    found.tags_size = tags.size
-    return True
+    return find_properties(out, found.size, found)
 
 
 # ---- sends ----
@@ -1310,11 +1281,10 @@ cdef class SendBatch:
             if send.hashes < 0 or hashes + send.hashes > MAX_BATCH * 2:
                 break
             hashes += send.hashes
-            send.tags_code = 0
             if send.waits and send.delay_ms >= 0:
                 send.tags_code = store_ms + send.delay_ms
-            elif found.tags_size > 0:
-                send.tags_code = <int32_t>hash_on(0, text + found.tags, found.tags_size)
+            else:
+                send.tags_code = tags_code_of(text, &found)
             size += 2 + found.size
             send.phy = phy_offset + used
             send.size = size
@@ -2060,11 +2030,7 @@ cdef class MoveBatch:
         put64(out + QUEUE_OFFSET_AT, <uint64_t>move.number)
         put64(out + PHYSICAL_OFFSET_AT, <uint64_t>move.phy)
         put64(out + STORE_TIMESTAMP_AT, <uint64_t>store_ms)
-        move.tags_code = 0
-        if move.kind == RETRY:
-            move.tags_code = store_ms + move.delay_ms
-        elif found.tags_size > 0:
-            move.tags_code = <int32_t>hash_on(0, text + found.tags, found.tags_size)
+        move.tags_code = store_ms + move.delay_ms if move.kind == RETRY else tags_code_of(text, &found)
         for i in range(hash_count):
             add_pending(self.keys + self.keys_size, hashes[i], move.phy, store_ms)
             self.keys_size += PENDING
@@ -2185,14 +2151,14 @@ cdef int hash_keys(
     cdef const uint8_t* key
     cdef const uint8_t* stop
     cdef const uint8_t* end
-    if found.unique_size > 0:
+    if found.unique.size > 0:
         if room < 1:
             return -1
-        hashes[0] = index_hash(hash_on(prefix, text + found.unique, found.unique_size))
+        hashes[0] = index_hash(hash_on(prefix, text + found.unique.at, found.unique.size))
         count = 1
-    if found.keys_size > 0:
-        key = text + found.keys
-        end = key + found.keys_size
+    if found.keys.size > 0:
+        key = text + found.keys.at
+        end = key + found.keys.size
         while key < end:
             stop = <const uint8_t*>memchr(key, c' ', end - key)
             if stop == NULL:
@@ -2204,6 +2170,10 @@ cdef int hash_keys(
                 count += 1
             key = stop + 1
     return count
+
+
+cdef inline int64_t tags_code_of(const uint8_t* text, Properties* found) noexcept nogil:
+    return <int32_t>hash_on(0, text + found.tags.at, found.tags.size) if found.tags.size > 0 else 0
 
 
 cdef inline uint8_t* add_bytes(uint8_t* out, bytes data) noexcept:
@@ -2311,35 +2281,23 @@ cdef class _Queue:
     cdef uint32_t prefix
 
 
-cdef void find_properties(const uint8_t* text, Py_ssize_t size, Span* unique, Span* keys, Span* tags) noexcept nogil:
-    """
-    Find the last property of each name; a size of -1 stands for none.
-
-    A size of 0 means that only Python can tell.
-    """
+cdef bint find_properties(const uint8_t* text, Py_ssize_t size, Properties* found) noexcept nogil:
+    """Find the last property of each name; False where one has no value: only Python can tell."""
     cdef Py_ssize_t at = 0, stop, length
     cdef const uint8_t* mark
     cdef const uint8_t* piece
-    cdef Span* found
-    unique.size = keys.size = tags.size = -1
+    found.unique.size = found.keys.size = found.tags.size = -1
     while at < size:
         mark = <const uint8_t*>memchr(text + at, 2, size - at)
         stop = size if mark == NULL else mark - text
         piece = text + at
         length = stop - at
-        found = NULL
         if length >= 5 and piece[4] == 1:
-            if memcmp(piece, b"TAGS", 4) == 0:
-                found = tags
-            elif memcmp(piece, b"KEYS", 4) == 0:
-                found = keys
-            if found != NULL:
-                found.at = at + 5
-                found.size = length - 5
-        elif length >= 9 and piece[8] == 1 and memcmp(piece, b"UNIQ_KEY", 8) == 0:
-            unique.at = at + 9
-            unique.size = length - 9
+            note_property(found, piece, 4, at + 5, length - 5)
+        elif length >= 9 and piece[8] == 1:
+            note_property(found, piece, 8, at + 9, length - 9)
         at = stop + 1
+    return found.unique.size != 0 and found.keys.size != 0 and found.tags.size != 0
 
 
 cdef _Queue _find(dict known, bytes key, const uint8_t* name, Py_ssize_t size, int64_t queue_id, queue_for):
@@ -2368,12 +2326,11 @@ def walk_records(bytes data, Py_ssize_t position, int64_t base, bint check_crc, 
     that is not ordinary. It does what `rmq.store.dispatch.Dispatcher.frame` does, which takes the record that it stops at.
     """
     cdef const uint8_t* chunk = <const uint8_t*>PyBytes_AS_STRING(data)
-    cdef Py_ssize_t end = PyBytes_GET_SIZE(data), at = position, left
-    cdef Span unique, keys, tags
+    cdef Py_ssize_t end = PyBytes_GET_SIZE(data), at = position
+    cdef Properties found
     cdef const uint8_t* record
     cdef const uint8_t* topic
     cdef const uint8_t* text
-    cdef const uint8_t* stop
     cdef int64_t size, head, born_extra, body_size, queue_id, queue_offset, phy, store_ms = 0, last_ms = 0, code
     cdef int64_t last_phy = -1, last_size = 0
     cdef uint32_t sys_flag
@@ -2437,25 +2394,12 @@ def walk_records(bytes data, Py_ssize_t position, int64_t base, bint check_crc, 
             is_new = True
         else:
             break
-        find_properties(text, text_size, &unique, &keys, &tags)
-        if unique.size == 0 or keys.size == 0 or tags.size == 0:
+        if not find_properties(text, text_size, &found):
             break
-        count = 0
-        if indexed:
-            if unique.size > 0:
-                hashes[0] = index_hash(hash_on(queue.prefix, text + unique.at, unique.size))
-                count = 1
-            while keys.size > 0 and count <= MAX_KEYS:
-                stop = <const uint8_t*>memchr(text + keys.at, c' ', keys.size)
-                left = keys.size if stop == NULL else stop - (text + keys.at)
-                if left > 0:
-                    hashes[count] = index_hash(hash_on(queue.prefix, text + keys.at, left))
-                    count += 1
-                keys.at += left + 1
-                keys.size -= left + 1
-            if keys.size > 0:
-                break
-        code = <int32_t>hash_on(0, text + tags.at, tags.size) if tags.size > 0 else 0
+        count = hash_keys(queue.prefix, text, &found, hashes, MAX_KEYS + 1) if indexed else 0
+        if count < 0:
+            break
+        code = tags_code_of(text, &found)
         store_ms = <int64_t>get64(record + STORE_TIMESTAMP_AT + born_extra)
         if is_new:
             buffer = queue.units
@@ -2500,14 +2444,7 @@ cdef bint find_target(const uint8_t* text, Py_ssize_t size, Span* topic, int64_t
             number.at = at + 9
             number.size = stop - number.at
         at = stop + 1
-    queue_id[0] = 0
-    if not 0 < topic.size <= 127 or not 0 < number.size <= 9:
-        return False
-    for at in range(number.at, number.at + number.size):
-        if not c'0' <= text[at] <= c'9':
-            return False
-        queue_id[0] = queue_id[0] * 10 + (text[at] - c'0')
-    return True
+    return 0 < topic.size <= 127 and digits_in(text + number.at, number.size, 9, queue_id)
 
 
 def restore_records(
@@ -2525,7 +2462,7 @@ def restore_records(
     cdef const uint8_t* chunk = <const uint8_t*>PyBytes_AS_STRING(data)
     cdef Py_ssize_t end = PyBytes_GET_SIZE(data), at = position, used = 0, last_size = 0
     cdef Py_ssize_t new_size, unit_at, topic_size, text_size
-    cdef Span unique, keys, tags, target
+    cdef Span target
     cdef Properties found
     cdef const uint8_t* record
     cdef const uint8_t* text
@@ -2569,8 +2506,7 @@ def restore_records(
             break
         if body_size and body_crc(record + HEAD_BYTES, <Py_ssize_t>body_size) != get32(record + BODY_CRC_AT):
             break
-        find_properties(text, text_size, &unique, &keys, &tags)
-        if unique.size == 0 or keys.size == 0 or tags.size == 0:
+        if not find_properties(text, text_size, &found):
             break
         put32(key, <uint32_t>queue_id)
         memcpy(key + 4, text + target.at, target.size)
@@ -2581,8 +2517,6 @@ def restore_records(
             if queue is None:
                 break
             queue.end = queue.queue.next
-        found.unique, found.unique_size = unique.at, unique.size
-        found.keys, found.keys_size = keys.at, keys.size
         hash_count = hash_keys(queue.prefix, text, &found, hashes, MAX_KEYS)
         if hash_count < 0:
             break
@@ -2599,7 +2533,7 @@ def restore_records(
         out[0] = <uint8_t>target.size
         memcpy(out + 1, text + target.at, target.size)
         memcpy(out + 1 + target.size, text - 2, 2 + text_size)
-        code = <int32_t>hash_on(0, text + tags.at, tags.size) if tags.size > 0 else 0
+        code = tags_code_of(text, &found)
         unit_at = PyByteArray_GET_SIZE(queue.units)
         PyByteArray_Resize(queue.units, unit_at + UNIT)
         out = <uint8_t*>PyByteArray_AS_STRING(queue.units) + unit_at

@@ -46,6 +46,8 @@ cdef enum:
     TRANSACTION = 0xC               # sysFlag
     COMMITTED = 8
     ROLLED_BACK = 12
+    BORN_HOST_V6 = 0x10
+    STORE_HOST_V6 = 0x20
     ONE_WAY = 2                     # flag of a request
     SEND_MESSAGE = 10
     SEND_BATCH_MESSAGE = 320
@@ -74,6 +76,13 @@ cdef inline uint32_t get32(const uint8_t* at) noexcept nogil:
 
 cdef inline uint64_t get64(const uint8_t* at) noexcept nogil:
     return <uint64_t>get32(at) << 32 | get32(at + 4)
+
+
+cdef inline void put_unit(uint8_t* at, int64_t phy, int64_t size, int64_t tags_code) noexcept nogil:
+    """Write a unit of a consume queue."""
+    put64(at, <uint64_t>phy)
+    put32(at + 8, <uint32_t>size)
+    put64(at + 12, <uint64_t>tags_code)
 
 
 cdef inline Py_ssize_t put_decimal(uint8_t* at, int64_t value) noexcept nogil:
@@ -1340,9 +1349,7 @@ cdef class SendBatch:
             for j in range(self.count):
                 send = &self.sends[j]
                 if send.queue == i:
-                    put64(at, <uint64_t>send.phy)
-                    put32(at + 8, <uint32_t>send.size)
-                    put64(at + 12, <uint64_t>send.tags_code)
+                    put_unit(at, send.phy, send.size, send.tags_code)
                     at += UNIT
                     end = send.phy + send.size
             found.append((<object>PyList_GET_ITEM(self.queues, i), units, end))
@@ -1599,39 +1606,58 @@ def read_send_back(bytes data, Py_ssize_t position):
 
 cdef struct Stored:
     const uint8_t* record
+    # up to the body
+    Py_ssize_t head
     Py_ssize_t size, body_size, topic_size, text_size
     const uint8_t* topic
     const uint8_t* text
 
 
-cdef bint read_record(const uint8_t* record, Py_ssize_t left, int64_t phy_offset, Stored* found) noexcept:
-    """Read the record that lies at ``phy_offset`` of the log; False unless it is whole, of plain text and of IPv4."""
-    cdef int64_t size, body_size
+cdef inline bint find_parts(const uint8_t* record, Py_ssize_t left, Stored* found) noexcept nogil:
+    """Find the parts of the record that begins there; False unless it is whole, its topic and properties plain text."""
+    cdef int64_t size, head = HEAD_BYTES, body_size
+    cdef uint32_t sys_flag
     if left < MIN_RECORD_BYTES:
         return False
     size = <int32_t>get32(record)
     if size < MIN_RECORD_BYTES or size > left or <int32_t>get32(record + MAGIC_CODE_AT) != MAGIC_V1:
         return False
-    if get32(record + SYS_FLAG_AT) & 0x30 or <int64_t>get64(record + PHYSICAL_OFFSET_AT) != phy_offset:
+    sys_flag = get32(record + SYS_FLAG_AT)
+    if sys_flag & BORN_HOST_V6:
+        head += IPV6_EXTRA_BYTES
+    if sys_flag & STORE_HOST_V6:
+        head += IPV6_EXTRA_BYTES
+    if head + 4 > size:
         return False
-    body_size = <int32_t>get32(record + BODY_LENGTH_AT)
-    if body_size < 0 or HEAD_BYTES + body_size + 3 > size:
+    body_size = <int32_t>get32(record + head - 4)
+    if body_size < 0 or head + body_size + 3 > size:
         return False
     found.record = record
     found.size = <Py_ssize_t>size
+    found.head = <Py_ssize_t>head
     found.body_size = <Py_ssize_t>body_size
-    found.topic = record + HEAD_BYTES + body_size
+    found.topic = record + head + body_size
     found.topic_size = found.topic[0]
     found.topic += 1
-    if found.topic_size < 1 or found.topic_size > 127 or HEAD_BYTES + body_size + 1 + found.topic_size + 2 > size:
+    if found.topic_size < 1 or found.topic_size > 127 or head + body_size + 1 + found.topic_size + 2 > size:
         return False
     found.text = found.topic + found.topic_size + 2
     found.text_size = (<Py_ssize_t>(found.text - 2)[0]) << 8 | (found.text - 1)[0]
     if found.text_size > MAX_PROPERTIES or found.text + found.text_size != record + size:
         return False
-    if not is_plain(found.topic, found.topic_size) or not is_utf8(found.text, found.text_size):
+    return is_plain(found.topic, found.topic_size) and is_utf8(found.text, found.text_size)
+
+
+cdef inline bint is_intact(Stored* found) noexcept:
+    """Compare the body with its CRC."""
+    return found.body_size == 0 or body_crc(found.record + found.head, found.body_size) == get32(found.record + BODY_CRC_AT)
+
+
+cdef bint read_record(const uint8_t* record, Py_ssize_t left, int64_t phy_offset, Stored* found) noexcept:
+    """Read the record that lies at ``phy_offset`` of the log; False unless it is whole, of plain text and of IPv4."""
+    if not find_parts(record, left, found) or found.head != HEAD_BYTES:
         return False
-    return body_size == 0 or body_crc(record + HEAD_BYTES, found.body_size) == get32(record + BODY_CRC_AT)
+    return <int64_t>get64(record + PHYSICAL_OFFSET_AT) == phy_offset and is_intact(found)
 
 
 cdef enum:
@@ -2060,9 +2086,7 @@ cdef class MoveBatch:
             end = 0
             for i in range(self.moves_count):
                 if self.moves[i].queue == queue:
-                    put64(unit, <uint64_t>self.moves[i].phy)
-                    put32(unit + 8, <uint32_t>self.moves[i].new_size)
-                    put64(unit + 12, <uint64_t>self.moves[i].tags_code)
+                    put_unit(unit, self.moves[i].phy, self.moves[i].new_size, self.moves[i].tags_code)
                     units += bytes_of(unit, UNIT)
                     end = self.moves[i].phy + self.moves[i].new_size
             if units:
@@ -2300,9 +2324,17 @@ cdef bint find_properties(const uint8_t* text, Py_ssize_t size, Properties* foun
     return found.unique.size != 0 and found.keys.size != 0 and found.tags.size != 0
 
 
-cdef _Queue _find(dict known, bytes key, const uint8_t* name, Py_ssize_t size, int64_t queue_id, queue_for):
-    """Return a queue that can be added to; None for any other."""
+cdef _Queue _find(dict known, const uint8_t* name, Py_ssize_t size, int64_t queue_id, queue_for):
+    """Return the queue of a topic with that name if it can be added to; None for any other."""
+    cdef uint8_t place[132]
+    cdef bytes key
     cdef _Queue found
+    put32(place, <uint32_t>queue_id)
+    memcpy(place + 4, name, size)
+    key = bytes_of(place, 4 + size)
+    found = <_Queue>known.get(key)
+    if found is not None:
+        return found
     queue = queue_for((<const char*>name)[:size].decode("ascii"), queue_id)
     if queue is None or queue.ext is not None:
         return None
@@ -2314,6 +2346,29 @@ cdef _Queue _find(dict known, bytes key, const uint8_t* name, Py_ssize_t size, i
     found.prefix = hash_on(0, name, size) * 31 + 35
     known[key] = found
     return found
+
+
+cdef inline int _add_unit(_Queue queue, int64_t phy, int64_t size, int64_t tags_code) except -1:
+    """Add the unit of a record that continues a queue."""
+    cdef Py_ssize_t at = PyByteArray_GET_SIZE(queue.units)
+    PyByteArray_Resize(queue.units, at + UNIT)
+    put_unit(<uint8_t*>PyByteArray_AS_STRING(queue.units) + at, phy, size, tags_code)
+    queue.end += 1
+    queue.max_phy = phy + size
+    return 0
+
+
+cdef inline int _add_keys(bytearray entries, int32_t* hashes, int count, int64_t phy, int64_t store_ms) except -1:
+    """Add the index entries of a record."""
+    cdef Py_ssize_t at = PyByteArray_GET_SIZE(entries)
+    cdef uint8_t* out
+    cdef int i
+    if count:
+        PyByteArray_Resize(entries, at + count * PENDING)
+        out = <uint8_t*>PyByteArray_AS_STRING(entries) + at
+        for i in range(count):
+            out = add_pending(out, hashes[i], phy, store_ms)
+    return 0
 
 
 def walk_records(bytes data, Py_ssize_t position, int64_t base, bint check_crc, bint indexed, queue_for):
@@ -2328,99 +2383,52 @@ def walk_records(bytes data, Py_ssize_t position, int64_t base, bint check_crc, 
     cdef const uint8_t* chunk = <const uint8_t*>PyBytes_AS_STRING(data)
     cdef Py_ssize_t end = PyBytes_GET_SIZE(data), at = position
     cdef Properties found
+    cdef Stored stored
     cdef const uint8_t* record
-    cdef const uint8_t* topic
-    cdef const uint8_t* text
-    cdef int64_t size, head, born_extra, body_size, queue_id, queue_offset, phy, store_ms = 0, last_ms = 0, code
+    cdef int64_t queue_id, queue_offset, phy, store_ms = 0, last_ms = 0
     cdef int64_t last_phy = -1, last_size = 0
-    cdef uint32_t sys_flag
-    cdef Py_ssize_t topic_size, text_size
-    cdef uint8_t key[132]
-    cdef bytes name
     cdef dict known = {}
     cdef _Queue queue
     cdef int32_t hashes[MAX_KEYS + 1]
-    cdef int count, i
+    cdef int count
     cdef bint is_new
-    cdef Py_ssize_t unit_at
-    cdef uint8_t* unit
     cdef bytearray entries = bytearray()
-    cdef bytearray buffer
-    while end - at >= MIN_RECORD_BYTES:
-        record = chunk + at
-        size = <int32_t>get32(record)
-        if size < MIN_RECORD_BYTES or size > end - at or <int32_t>get32(record + MAGIC_CODE_AT) != MAGIC_V1:
-            break
-        sys_flag = get32(record + SYS_FLAG_AT)
+    while find_parts(chunk + at, end - at, &stored):
+        record = stored.record
         phy = <int64_t>get64(record + PHYSICAL_OFFSET_AT)
-        if phy != base + at or sys_flag & 0xC:
-            break
-        born_extra = IPV6_EXTRA_BYTES if sys_flag & 0x10 else 0
-        head = HEAD_BYTES + born_extra + (IPV6_EXTRA_BYTES if sys_flag & 0x20 else 0)
-        if head + 4 > size:
-            break
-        body_size = <int32_t>get32(record + head - 4)
-        if body_size < 0 or head + body_size + 3 > size:
-            break
-        topic = record + head + body_size
-        topic_size = topic[0]
-        topic += 1
-        if topic_size < 1 or topic_size > 127 or head + body_size + 1 + topic_size + 2 > size:
-            break
-        text = topic + topic_size + 2
-        text_size = (<Py_ssize_t>topic[topic_size] << 8) | topic[topic_size + 1]
-        if text_size > MAX_PROPERTIES or head + body_size + 1 + topic_size + 2 + text_size != size:
-            break
-        if not is_plain(topic, topic_size) or not is_utf8(text, text_size):
+        if phy != base + at or get32(record + SYS_FLAG_AT) & TRANSACTION:
             break
         queue_id = <int32_t>get32(record + QUEUE_ID_AT)
         queue_offset = <int64_t>get64(record + QUEUE_OFFSET_AT)
         if queue_id < 0 or queue_offset < 0:
             break
-        if check_crc and body_size and body_crc(record + head, <Py_ssize_t>body_size) != get32(record + BODY_CRC_AT):
+        if check_crc and not is_intact(&stored):
             break
-        memcpy(key, record + QUEUE_ID_AT, 4)
-        memcpy(key + 4, topic, topic_size)
-        name = PyBytes_FromStringAndSize(<const char*>key, 4 + topic_size)
-        queue = <_Queue>known.get(name)
+        queue = _find(known, stored.topic, stored.topic_size, queue_id, queue_for)
         if queue is None:
-            queue = _find(known, name, topic, topic_size, queue_id, queue_for)
-            if queue is None:
-                break
-        if phy + size <= queue.max_phy:
+            break
+        if phy + stored.size <= queue.max_phy:
             # It has this one, whatever its number: those of a topic that was made again come twice.
             is_new = False
         elif queue_offset == queue.end:
             is_new = True
         else:
             break
-        if not find_properties(text, text_size, &found):
+        if not find_properties(stored.text, stored.text_size, &found):
             break
-        count = hash_keys(queue.prefix, text, &found, hashes, MAX_KEYS + 1) if indexed else 0
+        count = hash_keys(queue.prefix, stored.text, &found, hashes, MAX_KEYS + 1) if indexed else 0
         if count < 0:
             break
-        code = tags_code_of(text, &found)
-        store_ms = <int64_t>get64(record + STORE_TIMESTAMP_AT + born_extra)
+        store_ms = <int64_t>get64(record + STORE_TIMESTAMP_AT)
+        if get32(record + SYS_FLAG_AT) & BORN_HOST_V6:
+            store_ms = <int64_t>get64(record + STORE_TIMESTAMP_AT + IPV6_EXTRA_BYTES)
         if is_new:
-            buffer = queue.units
-            unit_at = PyByteArray_GET_SIZE(buffer)
-            PyByteArray_Resize(buffer, unit_at + UNIT)
-            unit = <uint8_t*>PyByteArray_AS_STRING(buffer) + unit_at
-            put64(unit, <uint64_t>phy)
-            put32(unit + 8, <uint32_t>size)
-            put64(unit + 12, <uint64_t>code)
-            queue.end += 1
-            queue.max_phy = phy + size
-        if count:
-            unit_at = PyByteArray_GET_SIZE(entries)
-            PyByteArray_Resize(entries, unit_at + count * PENDING)
-            unit = <uint8_t*>PyByteArray_AS_STRING(entries) + unit_at
-            for i in range(count):
-                unit = add_pending(unit, hashes[i], phy, store_ms)
+            _add_unit(queue, phy, stored.size, tags_code_of(stored.text, &found))
+        _add_keys(entries, hashes, count, phy, store_ms)
         last_phy = phy
-        last_size = size
+        last_size = stored.size
         last_ms = store_ms
-        at += <Py_ssize_t>size
+        at += stored.size
     if last_phy < 0:
         return None
     return at, _units_of(known), entries, last_phy, last_size, last_ms
@@ -2461,95 +2469,58 @@ def restore_records(
     """
     cdef const uint8_t* chunk = <const uint8_t*>PyBytes_AS_STRING(data)
     cdef Py_ssize_t end = PyBytes_GET_SIZE(data), at = position, used = 0, last_size = 0
-    cdef Py_ssize_t new_size, unit_at, topic_size, text_size
+    cdef Py_ssize_t new_size
     cdef Span target
     cdef Properties found
+    cdef Stored stored
     cdef const uint8_t* record
     cdef const uint8_t* text
     cdef uint8_t* out
-    cdef int64_t size, body_size, queue_id, due_ms, code
+    cdef int64_t queue_id, due_ms
     cdef int32_t hashes[MAX_KEYS]
-    cdef uint8_t key[132]
-    cdef uint32_t sys_flag
-    cdef bytes name
     cdef dict known = {}
     cdef _Queue queue
     cdef bytearray records = bytearray(), entries = bytearray()
-    cdef int i, count = 0, hash_count
-    while end - at >= MIN_RECORD_BYTES:
-        record = chunk + at
-        size = <int32_t>get32(record)
-        sys_flag = get32(record + SYS_FLAG_AT)
-        if size < MIN_RECORD_BYTES or size > end - at or <int32_t>get32(record + MAGIC_CODE_AT) != MAGIC_V1:
-            break
-        if sys_flag & 0x30 or sys_flag & 0xC not in (0, 8):
+    cdef int count = 0, hash_count
+    while find_parts(chunk + at, end - at, &stored):
+        record = stored.record
+        text = stored.text
+        if stored.head != HEAD_BYTES or get32(record + SYS_FLAG_AT) & TRANSACTION not in (0, COMMITTED):
             break
         due_ms = <int64_t>get64(record + STORE_TIMESTAMP_AT) + delay_ms
         if store_ms < due_ms <= store_ms + delay_ms:
             break
-        body_size = <int32_t>get32(record + BODY_LENGTH_AT)
-        if body_size < 0 or HEAD_BYTES + body_size + 3 > size:
+        if not find_target(text, stored.text_size, &target, &queue_id) or not is_plain(text + target.at, target.size):
             break
-        topic_size = record[HEAD_BYTES + body_size]
-        if HEAD_BYTES + body_size + 1 + topic_size + 2 > size:
+        new_size = stored.size - stored.topic_size + target.size
+        if used + new_size > room or not is_intact(&stored) or not find_properties(text, stored.text_size, &found):
             break
-        text = record + HEAD_BYTES + body_size + 1 + topic_size + 2
-        text_size = (<Py_ssize_t>(text - 2)[0] << 8) | (text - 1)[0]
-        if text_size > MAX_PROPERTIES or HEAD_BYTES + body_size + 1 + topic_size + 2 + text_size != size:
-            break
-        if not is_utf8(text, text_size) or not find_target(text, text_size, &target, &queue_id):
-            break
-        if not is_plain(text + target.at, target.size):
-            break
-        new_size = <Py_ssize_t>size - topic_size + target.size
-        if used + new_size > room:
-            break
-        if body_size and body_crc(record + HEAD_BYTES, <Py_ssize_t>body_size) != get32(record + BODY_CRC_AT):
-            break
-        if not find_properties(text, text_size, &found):
-            break
-        put32(key, <uint32_t>queue_id)
-        memcpy(key + 4, text + target.at, target.size)
-        name = PyBytes_FromStringAndSize(<const char*>key, 4 + target.size)
-        queue = <_Queue>known.get(name)
+        queue = _find(known, text + target.at, target.size, queue_id, queue_for)
         if queue is None:
-            queue = _find(known, name, text + target.at, target.size, queue_id, queue_for)
-            if queue is None:
-                break
+            break
+        if PyByteArray_GET_SIZE(queue.units) == 0:
             queue.end = queue.queue.next
         hash_count = hash_keys(queue.prefix, text, &found, hashes, MAX_KEYS)
         if hash_count < 0:
             break
         PyByteArray_Resize(records, used + new_size)
         out = <uint8_t*>PyByteArray_AS_STRING(records) + used
-        memcpy(out, record, HEAD_BYTES + body_size)
+        memcpy(out, record, HEAD_BYTES + stored.body_size)
         put32(out + TOTAL_SIZE_AT, <uint32_t>new_size)
         put32(out + QUEUE_ID_AT, <uint32_t>queue_id)
         put64(out + QUEUE_OFFSET_AT, <uint64_t>queue.end)
         put64(out + PHYSICAL_OFFSET_AT, <uint64_t>(phy_offset + used))
         put64(out + STORE_TIMESTAMP_AT, <uint64_t>store_ms)
         put64(out + PREPARED_TRANSACTION_OFFSET_AT, 0)
-        out += HEAD_BYTES + body_size
+        out += HEAD_BYTES + stored.body_size
         out[0] = <uint8_t>target.size
         memcpy(out + 1, text + target.at, target.size)
-        memcpy(out + 1 + target.size, text - 2, 2 + text_size)
-        code = tags_code_of(text, &found)
-        unit_at = PyByteArray_GET_SIZE(queue.units)
-        PyByteArray_Resize(queue.units, unit_at + UNIT)
-        out = <uint8_t*>PyByteArray_AS_STRING(queue.units) + unit_at
-        put64(out, <uint64_t>(phy_offset + used))
-        put32(out + 8, <uint32_t>new_size)
-        put64(out + 12, <uint64_t>code)
-        unit_at = PyByteArray_GET_SIZE(entries)
-        PyByteArray_Resize(entries, unit_at + hash_count * PENDING)
-        out = <uint8_t*>PyByteArray_AS_STRING(entries) + unit_at
-        for i in range(hash_count):
-            out = add_pending(out, hashes[i], phy_offset + used, store_ms)
-        queue.end += 1
+        memcpy(out + 1 + target.size, text - 2, 2 + stored.text_size)
+        _add_unit(queue, phy_offset + used, new_size, tags_code_of(text, &found))
+        _add_keys(entries, hashes, hash_count, phy_offset + used, store_ms)
         used += new_size
-        queue.max_phy = phy_offset + used
         count += 1
-        at += <Py_ssize_t>size
+        at += stored.size
         last_size = new_size
     if count == 0:
         return None

@@ -837,6 +837,35 @@ cdef bint add_properties(
 
 # ---- sends ----
 
+cdef int grow(uint8_t** at, Py_ssize_t* room, Py_ssize_t size) except -1:
+    """Have room for ``size`` bytes."""
+    cdef uint8_t* grown = <uint8_t*>realloc(at[0], size)
+    if grown == NULL:
+        raise MemoryError
+    at[0] = grown
+    room[0] = size
+    return 0
+
+
+cdef inline Py_ssize_t enter_queue(list queues, int64_t* numbers, Py_ssize_t most, bint hides, queue) except -2:
+    """
+    Return which of the queues of a batch a queue is, from now on if it was not.
+
+    -1 where it would be more than ``most``, or messages are not shown as it grows: see `SendBatch`.
+    """
+    cdef Py_ssize_t i, count = PyList_GET_SIZE(queues)
+    for i in range(count):
+        if <object>PyList_GET_ITEM(queues, i) is queue:
+            return i
+    if count == most:
+        return -1
+    numbers[count] = queue.next
+    if not hides and <int64_t>queue.end != numbers[count]:
+        return -1
+    queues.append(queue)
+    return count
+
+
 cdef class SendTopic:
     """
     A topic whose messages need nothing but to be stored; made by a send lane, found by the bytes of its name.
@@ -1109,23 +1138,20 @@ cdef class SendBatch:
             return False
         return not (send.sys_flag & 0x30 or send.sys_flag < 0)
 
+    cdef inline const uint8_t* _properties(self, Send* send, Py_ssize_t* size) noexcept nogil:
+        """Return properties without the escapes that they came with; a size of -1 where an escape is not plain."""
+        size[0] = unescape(send.raw, send.raw_size, self.text) if send.escaped else send.raw_size
+        return <const uint8_t*>self.text if send.escaped else send.raw
+
     cdef bint _read_common(self, Send* header) except -1:
         """Make what is added to the properties of each message of a batch; False for unusual ones."""
         cdef Properties found
-        cdef uint8_t* room
-        cdef Py_ssize_t size = header.raw_size
-        cdef const uint8_t* text = header.raw
-        if header.escaped:
-            size = unescape(header.raw, header.raw_size, self.text)
-            if size < 0:
-                return False
-            text = self.text
+        cdef Py_ssize_t size
+        cdef const uint8_t* text = self._properties(header, &size)
+        if size < 0:
+            return False
         if self.common_room - self.common_used < MAX_PROPERTIES + 16:
-            self.common_room = 2 * self.common_room
-            room = <uint8_t*>realloc(self.common, self.common_room)
-            if room == NULL:
-                raise MemoryError
-            self.common = room
+            grow(&self.common, &self.common_room, 2 * self.common_room)
         if not store_properties(
             text, size, <const uint8_t*>PyBytes_AS_STRING(self.cluster), PyBytes_GET_SIZE(self.cluster),
             self.waits, True, self.common + self.common_used, &found
@@ -1142,7 +1168,6 @@ cdef class SendBatch:
 
         False for a queue that does not exist (:attr:`unknown` if that may have changed) or is not shown as it grows.
         """
-        cdef Py_ssize_t i
         if not 0 <= send.queue_id < PyList_GET_SIZE(topic.queues):
             return False
         send.stored_id = send.queue_id
@@ -1158,35 +1183,22 @@ cdef class SendBatch:
         if queue is None:
             self.unknown = topic.field[1:]
             return False
-        for i in range(PyList_GET_SIZE(self.queues)):
-            if <object>PyList_GET_ITEM(self.queues, i) is queue:
-                send.queue = i
-                return True
-        i = PyList_GET_SIZE(self.queues)
-        if i == MAX_QUEUES:
-            return False
-        self.numbers[i] = queue.next
-        if not self.hides and <int64_t>queue.end != self.numbers[i]:
-            return False
-        self.queues.append(queue)
-        send.queue = i
-        return True
+        send.queue = enter_queue(self.queues, self.numbers, MAX_QUEUES, self.hides, queue)
+        return send.queue >= 0
 
     cdef inline bint _says_delay(self, Send* send) noexcept:
         return self.delayed is not None and memmem(send.raw, send.raw_size, b"DELAY", 5) != NULL
 
     cdef SendTopic _place_of(self, Send* send, SendTopic topic):
         """Return the topic that stores a message to ``topic``, where it may have to wait; None for an unusual one."""
-        cdef const uint8_t* text = send.raw
+        cdef const uint8_t* text
         cdef const uint8_t* delay
         cdef const uint8_t* half
-        cdef Py_ssize_t size = send.raw_size, delay_size = 0, half_size = 0
+        cdef Py_ssize_t size, delay_size = 0, half_size = 0
         cdef int64_t level = 0
-        if send.escaped:
-            size = unescape(send.raw, send.raw_size, self.text)
-            if size < 0:
-                return None
-            text = self.text
+        text = self._properties(send, &size)
+        if size < 0:
+            return None
         delay = find_value(text, size, b"DELAY", &delay_size)
         half = find_value(text, size, b"TRAN_MSG", &half_size)
         if half != NULL:
@@ -1247,21 +1259,13 @@ cdef class SendBatch:
         for i in range(self.count):
             send = &self.sends[i]
             topic = <SendTopic>PyList_GET_ITEM(self.topics, i)
-            text = send.raw
-            text_size = send.raw_size
-            if send.escaped:
-                text_size = unescape(send.raw, send.raw_size, self.text)
-                if text_size < 0:
-                    break
-                text = self.text
+            text = self._properties(send, &text_size)
+            if text_size < 0:
+                break
             size = HEAD_BYTES + send.body_size + send.field_size
             needed = used + size + 2 + MAX_PROPERTIES + 16
             if needed > self.room:
-                record = <uint8_t*>realloc(self.records, needed)
-                if record == NULL:
-                    raise MemoryError
-                self.records = record
-                self.room = needed
+                grow(&self.records, &self.room, needed)
             record = self.records + used
             if self.is_batch:
                 if not add_properties(
@@ -1892,11 +1896,7 @@ cdef class MoveBatch:
                 return False
             needed = self.stored_size + found.size
             if needed > self.stored_room:
-                grown = <uint8_t*>realloc(self.stored, needed * 2)
-                if grown == NULL:
-                    raise MemoryError
-                self.stored = grown
-                self.stored_room = needed * 2
+                grow(&self.stored, &self.stored_room, needed * 2)
             grown = self.stored + self.stored_size
             memcpy(grown, found.record, found.size)
             found.topic += grown - found.record
@@ -1907,20 +1907,8 @@ cdef class MoveBatch:
         return True
 
     cdef Py_ssize_t _enter(self, queue) except -2:
-        """Return which of the batch's queues a queue is; -1 for none, or one whose messages are not shown as it grows."""
-        cdef Py_ssize_t i, count = PyList_GET_SIZE(self.queues)
-        if queue is None:
-            return -1
-        for i in range(count):
-            if <object>PyList_GET_ITEM(self.queues, i) is queue:
-                return i
-        if count == MAX_MOVES:
-            return -1
-        self.numbers[count] = queue.next
-        if not self.hides and <int64_t>queue.end != self.numbers[count]:
-            return -1
-        self.queues.append(queue)
-        return count
+        """See `enter_queue`; -1 for none, too."""
+        return -1 if queue is None else enter_queue(self.queues, self.numbers, MAX_MOVES, self.hides, queue)
 
     cdef Move* _add(self, int kind, Stored* record, Py_ssize_t queue, int64_t phy_offset) noexcept:
         cdef Move* move = &self.moves[self.moves_count]
@@ -1995,11 +1983,7 @@ cdef class MoveBatch:
         stored.text_size = stored.record + stored.size - stored.text
         needed = used + HEAD_BYTES + stored.body_size + 24 + PyBytes_GET_SIZE(field) + 2 + MAX_PROPERTIES + 16
         if needed > self.room:
-            out = <uint8_t*>realloc(self.records, needed * 2)
-            if out == NULL:
-                raise MemoryError
-            self.records = out
-            self.room = needed * 2
+            grow(&self.records, &self.room, needed * 2)
         out = self.records + used
         if move.kind == OP:
             body_size = self._op_head(out, &stored, store_ms)

@@ -2521,13 +2521,18 @@ cdef list _units_of(dict known):
 cdef inline bint is_plain(const uint8_t* at, Py_ssize_t size) noexcept nogil:
     """Tell whether bytes are ASCII without NUL."""
     cdef const uint8_t* end = at + size
-    cdef uint8_t all_bits = 0
-    while at < end:
-        if at[0] == 0:
+    cdef uint64_t word
+    while end - at >= 8:
+        memcpy(&word, at, 8)
+        # the top bit of a byte: it has it, or is 0 and borrows
+        if (word | (word - 0x0101010101010101u)) & 0x8080808080808080u:
             return False
-        all_bits |= at[0]
+        at += 8
+    while at < end:
+        if not 0 < at[0] < 0x80:
+            return False
         at += 1
-    return all_bits < 0x80
+    return True
 
 
 cdef bint is_utf8(const uint8_t* at, Py_ssize_t size) noexcept nogil:

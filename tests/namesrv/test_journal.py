@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.namesrv.journal.eventlog import MAX_NOTED_ARRIVALS, MAX_TEXT_CHARS, EventLog, Limits
 from rmq.namesrv.journal.events import EventKind, RouteEvent
-from rmq.namesrv.journal.explain import printable
+from rmq.namesrv.journal.explain import MAX_BROKERS_IN_FULL, MAX_NAMES_IN_LINE, printable
 from rmq.namesrv.journal.journal import MAX_RECENT
 from rmq.namesrv.journal.reasons import Why, because
 from rmq.namesrv.prompt import prompt_names
@@ -189,6 +189,16 @@ class TopicTests(ExplainCase):
             "last heartbeat 12.0 s ago",
         ):
             self.assertIn(part, found.text)
+
+    def test_many_brokers(self) -> None:
+        """Of a topic with many brokers some are named and some have all their details; the others are counted."""
+        count = MAX_BROKERS_IN_FULL + 1
+        for number in range(count):
+            self.register("orders", broker_name=f"b{number:02}", broker_addr=f"10.0.1.{number}:10911")
+        found = self.asked(topic="orders")
+        named = ", ".join(f"b{number:02}" for number in range(MAX_NAMES_IN_LINE))
+        self.assertIn(f"served by {count} brokers: {named} and {count - MAX_NAMES_IN_LINE} more\n", found.text)
+        self.assertEqual(len(found.brokers), MAX_BROKERS_IN_FULL)
 
     def test_two_brokers_at_one_address(self) -> None:
         """Two names at one address, a mistake in two configurations: each is shown with its own process."""

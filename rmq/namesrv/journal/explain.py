@@ -36,6 +36,8 @@ FLAPPING_MS = 600_000
 _REPLACED = EventKind.REPLACED.value
 #: brokers with all their details where a topic is explained
 MAX_BROKERS_IN_FULL = 16
+#: names in one line of text
+MAX_NAMES_IN_LINE = 5
 
 
 @attrs.frozen(kw_only=True)
@@ -318,5 +320,5 @@ def _count(number: int, one: str, many: str | None = None) -> str:
 
 
 def _some(names: list[str]) -> str:
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return ", ".join(names[:5]) + more
+    more = f" and {len(names) - MAX_NAMES_IN_LINE} more" if len(names) > MAX_NAMES_IN_LINE else ""
+    return ", ".join(names[:MAX_NAMES_IN_LINE]) + more

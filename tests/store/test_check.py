@@ -23,7 +23,9 @@ from tests.store.support import ROOT, SMALL, Box, RoomyDisk, ThreadClock, messag
 ZERO = "0" * 20
 
 
-class CheckTests(SynchronousTestCase):
+class StoreCase(SynchronousTestCase):
+    """A store that was stopped cleanly."""
+
     def setUp(self) -> None:
         self.box = Box()
         self.box.open()
@@ -31,6 +33,8 @@ class CheckTests(SynchronousTestCase):
         self.box.stop()
         self.box.node.start()
 
+
+class CheckTests(StoreCase):
     def kinds(self) -> set[str]:
         return {one.kind for one in check.check_store(self.box.disk, ROOT, self.box.config)}
 
@@ -187,15 +191,11 @@ INDEX = "index/*"
 INDEX_AT = 40 + 64 * 4
 
 
-class KindTests(SynchronousTestCase):
+class KindTests(StoreCase):
     """Each kind of finding comes of damage of its own: with any of them left out of the check a test fails."""
 
     def setUp(self) -> None:
-        self.box = Box()
-        self.box.open()
-        self.results = self.box.put_many(150)
-        self.box.stop()
-        self.box.node.start()
+        super().setUp()
         self.first, self.second, self.last = self.results[0], self.results[3], self.results[-1]
 
     def planted(self) -> list[Planted]:

@@ -24,7 +24,7 @@ from tests.real.javaclient import JavaAdmin, JavaClient
 from tests.real.peers import APACHE_4, APACHE_5, OURS, STAND_IN, Broker, Process, Site, until
 from tests.real.probe import fastjson
 from tests.real.test_namesrv_admin import STEPS as NAMESRV_STEPS
-from tests.real.test_namesrv_admin import as_failure, as_lines, as_sorted_lines
+from tests.real.test_namesrv_admin import Step, as_failure, as_lines, as_sorted_lines
 
 TOPIC, GROUP, ONLINE = "Orders", "orders-group", "online-group"
 QUEUES, MESSAGES = 4, 12
@@ -83,19 +83,6 @@ def without_numbers(text: str) -> list[str]:
     """Keep the form of what depends on the moment: rates, times, ids of new messages, queues drawn by lot."""
     lines = (" ".join(line.split()) for line in as_failure(text))
     return sorted(re.sub(r"\b[0-9A-F]{32}\b|BROKER-ID\w+|\d+(\.\d+)?", "N", line) for line in lines)
-
-
-@attrs.frozen
-class Step:
-    """A sub-command; ``{broker}`` and ``{folder}`` stand for the side's. ``reads`` orders the output."""
-
-    command: str
-    arguments: str = ""
-    reads: Callable[[str], list[str]] = as_failure
-
-    @property
-    def name(self) -> str:
-        return f"{self.command} {self.arguments}".strip()
 
 
 BOTH = [

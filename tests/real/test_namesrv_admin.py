@@ -58,7 +58,11 @@ def as_failure(text: str) -> list[str]:
 
 @attrs.frozen
 class Step:
-    """A sub-command with its arguments; ``{doomed}`` stands for the side's own topic. ``reads`` orders the output."""
+    """
+    A sub-command with its arguments; ``reads`` orders the output.
+
+    ``{doomed}`` stands for the side's own topic, ``{broker}`` and ``{folder}`` for those of the side.
+    """
 
     command: str
     arguments: str = ""

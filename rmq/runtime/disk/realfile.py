@@ -209,8 +209,8 @@ class RealFile:
         self._resize(size)
 
     def reserve_soon(self, size: int) -> Deferred[None]:
-        if self._refusal is not None:
-            return fail(DiskError(self.path, self._refusal, size))
+        if self._refusal is not None or self._loader.closed:
+            return fail(DiskError(self.path, self._refusal or "no room can be reserved, the disk is closed"))
         done: Deferred[None] = Deferred()
         lock = self._reserving = threading.Lock()
         self._jobs += 1
@@ -229,7 +229,7 @@ class RealFile:
                 self._resize(size)
             done.callback(None)
 
-        self._loader.add(Job((self.path, size), work, reserved))
+        self._loader.add(Job(object(), work, reserved))
         return done
 
     def _reserve(self, fd: int, size: int) -> None:

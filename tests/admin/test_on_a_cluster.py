@@ -981,6 +981,8 @@ class MessageTests(ClusterCase):
         (line,) = self.lines("dlq", "show", "G", "-o", "json")
         letter = json.loads(line)
         self.assertEqual((letter["topic"], letter["body"]), ("orders", "bad"))
+        (line,) = self.lines("dlq", "show", "G")
+        self.assertIn(f" id={letter['message_id']} ", line)
         self.fails(64, "dlq", "resend", "G")
         self.fails(4, "dlq", "resend", "G", "--all")
         self.fails(2, "dlq", "resend", "G", "--id", "nothing", "--yes")

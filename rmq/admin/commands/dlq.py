@@ -40,7 +40,7 @@ async def dlq_list(call: Call) -> Outcome:
 @command("dlq show", "print the messages that a group gave up", NAMESRV, GROUP)
 async def dlq_show(call: Call) -> None:
     """One line each, with ``-o json`` one object. Status 2 when the group has no dead-letter topic."""
-    printer = Printer(call)
+    printer = Printer(call, with_ids=True)
     for message in await _messages(call):
         printer.show(message)
 
@@ -70,7 +70,7 @@ async def _messages(call: Call) -> list[ReceivedMessage]:
         action="append",
         dest="ids",
         metavar="ID",
-        help="only this message, by an id of dlq show -o json; may be given several times",
+        help="only this message, by an id of dlq show; may be given several times",
     ),
     argument("--all", action="store_true", help="all messages that are there"),
     changes=True,

@@ -103,10 +103,15 @@ async def _follow(call: Call, printer: Printer, queue: MessageQueue, addr: str, 
 
 
 class Printer:
-    """Prints messages, one line each, as the options of a command say; at most ``count`` where one is given."""
+    """
+    Prints messages, one line each, as the options of a command say; at most ``count`` where one is given.
 
-    def __init__(self, call: Call, count: int | None = None) -> None:
+    With ``with_ids`` a line of text has the id, which another command asks for.
+    """
+
+    def __init__(self, call: Call, count: int | None = None, *, with_ids: bool = False) -> None:
         self._call = call
+        self._with_ids = with_ids
         self._left = count
         # Those of `tail`; other commands that print messages have not all of them.
         self._pattern: re.Pattern[str] | None = getattr(call.options, "grep", None)
@@ -139,7 +144,8 @@ class Printer:
         if self._call.options.output == "json":
             return msgspec.json.encode(data).decode()
         body = body_text(data)
-        marks = [f"tags={message.tags}"] if message.tags else []
+        marks = [f"id={message.message_id}"] if self._with_ids else []
+        marks += [f"tags={message.tags}"] if message.tags else []
         marks += [f"keys={' '.join(message.keys)}"] if message.keys else []
         place = f"{name_of(message.queue)} {message.queue_offset} {time_text(message.stored_ms)}"
         return " ".join([place, *marks, *([] if body is None else [body])])

@@ -238,6 +238,14 @@ async def _cancel_all() -> None:
         await asyncio.wait(rest, timeout=LEAVE_S)
 
 
+def _closed(run: Run, member: aio.Producer | aio.PullConsumer | aio.PushConsumer) -> CloseReport:
+    try:
+        report: CloseReport = run(member.close())
+    except ForkedClient:
+        return CloseReport()
+    return report
+
+
 class Producer:
     """Sends messages; see :class:`rmq.client.flows.producer.Producer`."""
 
@@ -282,6 +290,10 @@ class Producer:
         """Return the queues of a topic that take messages."""
         found: list[MessageQueue] = self._run(self._producer.queues(topic))
         return found
+
+    def close(self) -> CloseReport:
+        """Take no more messages, wait for those in flight, leave the group; in a forked process nothing."""
+        return _closed(self._run, self._producer)
 
 
 class TransactionProducer(Producer):
@@ -350,11 +362,7 @@ class PullConsumer:
 
     def close(self) -> CloseReport:
         """Pull no more, with ``auto_commit`` write the offsets, leave the group; in a forked process nothing."""
-        try:
-            report: CloseReport = self._run(self._consumer.close())
-        except ForkedClient:
-            return CloseReport()
-        return report
+        return _closed(self._run, self._consumer)
 
 
 class PushConsumer:
@@ -378,11 +386,7 @@ class PushConsumer:
 
     def close(self) -> CloseReport:
         """Pull no more, wait for the handlers, write the offsets; in a forked process nothing, as `Client.close`."""
-        try:
-            report: CloseReport = self._run(self._consumer.close())
-        except ForkedClient:
-            return CloseReport()
-        return report
+        return _closed(self._run, self._consumer)
 
     def receive(self, timeout_s: float | None = None) -> Received:
         """

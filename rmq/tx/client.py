@@ -167,6 +167,10 @@ class Producer:
         """Return the queues of a topic that take messages."""
         return _started(self._flow.queues(topic))
 
+    def close(self) -> Deferred[CloseReport]:
+        """Take no more messages, wait for those in flight, leave the group."""
+        return _started(self._flow.close())
+
 
 class TransactionProducer(Producer):
     """Messages that are seen when their transaction is committed."""

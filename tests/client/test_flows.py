@@ -13,6 +13,8 @@ from msgspec import structs
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq import tx
+from rmq.blocking import Producer as BlockingProducer
 from rmq.client.flows.admin import admin
 from rmq.client.flows.instance import Instance
 from rmq.client.flows.litepull import PullConsumer, pull_consumer
@@ -473,6 +475,17 @@ class SendTests(FlowCase):
         self.assertEqual(members(), 0)
         self.sim.pass_s(65)
         self.assertEqual(members(), 0)
+
+    def test_a_producer_of_each_face_leaves(self) -> None:
+        self.make_topic()
+        for close in (
+            lambda flow: self.sim.world.settle(tx.Producer(flow).close()),
+            lambda flow: BlockingProducer(self.sim.run, flow).close(),
+        ):
+            made = producer(self.sim.client())
+            self.sim.run(made.send(Message("T", b"x")))
+            close(made)
+            self.failureOf(made.send(Message("T", b"x")), ClosedClient)
 
 
 class TwoBrokerTests(FlowCase):

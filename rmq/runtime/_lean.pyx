@@ -62,7 +62,9 @@ cdef extern from *:
 
 cdef enum:
     MAX_EVENTS = 1024
-    #: four times what Twisted reads at a time: a message of 64 KiB came in two parts, and 187 us of CPU became 120
+    #: what Twisted reads at a time, too
+    READ_BYTES = 65536
+    #: what is read at a time when a frame begins that is longer: a send of 64 KiB in two parts took 187 us of CPU, in one 120
     BUFFER_BYTES = 262144
     #: see Spinning
     FEWEST = 16
@@ -70,8 +72,8 @@ cdef enum:
     RECENT = 4
     #: bytes of answers that wait for the end of a turn
     MAX_WAITING = 262144
-    #: what decrypts from BUFFER_BYTES and a record that began before, a record has 16 KiB
-    PLAIN_BYTES = BUFFER_BYTES + 32768
+    #: what decrypts from READ_BYTES and a record that began before, a record has 16 KiB
+    PLAIN_BYTES = READ_BYTES + 32768
     RECORD_BYTES = 16384
     #: send_limit in records, and one more
     CIPHER_BYTES = 163840
@@ -447,10 +449,12 @@ cdef class Lean:
             ):
                 why = transport.doRead()
             else:
+                records = _records(state)
                 with nogil:
-                    size = recv(fd, _received, BUFFER_BYTES, 0)
+                    size = recv(fd, _received, READ_BYTES, 0)
+                if size == READ_BYTES and records is None:
+                    size += self._read_on(transport, fd)
                 if size > 0:
-                    records = _records(state)
                     if records is None:
                         data = PyBytes_FromStringAndSize(_received, size)
                     elif not records.reads():
@@ -490,6 +494,18 @@ cdef class Lean:
         except BaseException as error:
             reactor.fail(transport, error)
         return 0
+
+    cdef ssize_t _read_on(self, object transport, int fd) except -1:
+        """Return how many bytes more were read, where a frame may have begun that is longer than what came."""
+        cdef const unsigned char *at = <const unsigned char *>_received
+        cdef ssize_t size
+        if (<uint32_t>at[0] << 24 | at[1] << 16 | at[2] << 8 | at[3]) + 4 <= READ_BYTES:
+            return 0
+        with nogil:
+            size = recv(fd, _received + READ_BYTES, BUFFER_BYTES - READ_BYTES, 0)
+        if size < 0 and errno != EAGAIN and errno != EINTR:
+            self.broken(transport)
+        return max(size, 0)
 
     cdef int _deliver(self, object transport, bytes data) except -1:
         cdef Records records = _records(transport.__dict__)

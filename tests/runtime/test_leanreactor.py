@@ -296,11 +296,16 @@ class LeanPollTests(LeanCase):
         self.assertEqual(self.protocol.received, b"request")
 
     def test_size_of_a_read(self) -> None:
-        """A read takes 256 KiB (64 KiB in Python), or what the transport asks for, as a slave's connection does."""
-        for buffer_size, read in ((None, 80_000 if self.compiled else 65_536), (70_000, 70_000)):
+        """A read takes 64 KiB, more where a longer frame begins, or what the transport asks for, as a slave's does."""
+        short, long = bytes(80_000), (79_996).to_bytes(4, "big") + bytes(79_996)
+        for data, buffer_size, read in (
+            (short, None, 65_536),
+            (long, None, 80_000 if self.compiled else 65_536),
+            (short, 70_000, 70_000),
+        ):
             if buffer_size:
                 self.transport.bufferSize = buffer_size
-            self.peer.send(bytes(80_000))
+            self.peer.send(data)
             self.protocol.received = b""
             self.turn()
             self.assertEqual(len(self.protocol.received), read)

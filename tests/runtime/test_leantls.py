@@ -989,6 +989,23 @@ class CompiledTlsTests(TlsCase):
             self.assertEqual(link.layer._tlsConnection.total_renegotiations(), 1)
             self.links.remove(link)
 
+    def test_a_layer_that_does_more(self) -> None:
+        """While Twisted's layer waits, or ends TLS, nothing passes it by; what an aborted one decrypts is dropped."""
+        link = self.connect(True, ssl.TLSVersion.TLSv1_3)
+        for name, value in (
+            ("_appSendBuffer", [b"waits"]),
+            ("_lostTLSConnection", True),
+            ("_aborted", True),
+            ("disconnecting", True),
+        ):
+            with patch.object(link.layer, name, value):
+                self.assertEqual(leanreactor._LEAN.send_now(link.transport, b"x"), 0, name)
+        with patch.object(link.layer, "_aborted", True):
+            self.request(link, ask(5))
+        self.assertEqual(link.server.received, b"")
+        self.request(link, ask(5))
+        self.assertEqual(self.outcome(link)["answer bytes"], 5)
+
     # what is left of a connection
 
     def test_nothing_is_left(self) -> None:

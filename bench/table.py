@@ -452,8 +452,12 @@ def one_way_row() -> Row:
 def reply_row(shape: str) -> Row:
     """Return a row of replies to requests, each pushed to its requester and acknowledged before it is answered."""
     make = partial(reply_template, topic=SENT, body_bytes=100)
-    hello = lambda stage: ("hello", stage.file(producer_template))  # noqa: E731
-    return load(f"reply to a request {shape}", make, asked(1.0, 0.6), None, hello)
+    return load(
+        f"reply to a request {shape}",
+        make,
+        asked(1.0, 0.6),
+        more=lambda stage: ("hello", stage.file(producer_template)),
+    )
 
 
 def half_row(name: str) -> Row:

@@ -156,7 +156,7 @@ class CommitLog:
                 self._spare.sync_now()
                 self._disk.sync_dir(self.folder)
             except DiskError as error:
-                raise self._unmade(error) from error
+                raise self._unmade(error) from None
             self._spare_is_durable = True
 
     def _make(self, start: int) -> File:
@@ -196,7 +196,7 @@ class CommitLog:
             reserved: Deferred[None] = file.reserve_soon(self.segment_bytes)
             await reserved
         except DiskError as error:
-            raise (self._unmade(error) if self._spare is file else error) from error
+            raise (self._unmade(error) if self._spare is file else error) from None
         synced: Deferred[None] = file.sync()
         await synced
         named: Deferred[None] = self._disk.sync_dir_soon(self.folder)

@@ -358,7 +358,7 @@ class Servers:
         return Deferred.fromCoroutine(result) if hasattr(result, "send") else result
 
     async def topic(self, name: str, queues: int = 4) -> None:
-        """Create a topic on every master; ends when clients can find it. ServersError for a name that no topic has."""
+        """Create a topic on every master; ends when clients can find it. ServersError for a wrong name."""
         try:
             check_topic(name)
         except ConfigurationError as error:

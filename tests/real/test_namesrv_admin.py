@@ -61,7 +61,7 @@ class Step:
     """
     A sub-command with its arguments; ``reads`` orders the output.
 
-    ``{doomed}`` stands for the side's own topic, ``{broker}`` and ``{folder}`` for those of the side.
+    ``{doomed}`` becomes the side's own topic, ``{broker}`` and ``{folder}`` those of the side.
     """
 
     command: str

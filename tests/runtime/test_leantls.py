@@ -394,19 +394,27 @@ class TlsCase(SynchronousTestCase):
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffers)
             far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffers)
         server = Server(self.options, here=here, fast=fast, turn=turn)
-        transport: Any = LeanServer(ours, server, ("127.0.0.1", 1), None, 1, self.reactor)  # type: ignore[arg-type]
+        transport = self.served(ours, server)
         transport.repstr = "lean"
         server.makeConnection(transport)
         link = Link(server, transport, Far(far, trusting_all(version)))
+        self.begin(link)
+        self.assertEqual(link.far.ssl.version(), version.name.replace("_", "."))
+        self.assertEqual(link.is_here, here if gets is None else gets)
+        return link
+
+    def served(self, ours: socket.socket, protocol: Any) -> Any:
+        """Return a transport of the reactor for a socket."""
+        return LeanServer(ours, protocol, ("127.0.0.1", 1), None, 1, self.reactor)  # type: ignore[arg-type]
+
+    def begin(self, link: Link) -> None:
+        """Shake hands, from the client's side."""
         self.links.append(link)
         try:
             link.far.ssl.do_handshake()
         except ssl.SSLWantReadError:
             pass
         self.settle()
-        self.assertEqual(link.far.ssl.version(), version.name.replace("_", "."))
-        self.assertEqual(link.is_here, here if gets is None else gets)
-        return link
 
     def turn(self) -> None:
         self.reactor.runUntilCurrent()
@@ -1113,15 +1121,10 @@ class CompiledTlsTests(TlsCase):
         around = twisted_tls.TLSMemoryBIOFactory(self.options, False, factory, self.reactor)
         ours, far = self.pair()
         protocol = around.buildProtocol(None)
-        transport: Any = LeanServer(ours, protocol, ("127.0.0.1", 1), None, 1, self.reactor)  # type: ignore[arg-type]
+        transport = self.served(ours, protocol)
         protocol.makeConnection(transport)
         link = Link(server, transport, Far(far, trusting_all(ssl.TLSVersion.TLSv1_3)))
-        self.links.append(link)
-        try:
-            link.far.ssl.do_handshake()
-        except ssl.SSLWantReadError:
-            pass
-        self.settle()
+        self.begin(link)
         self.request(link, ask(10))
         self.request(link, ask(100_000))
         self.assertEqual(self.outcome(link)["answer bytes"], 100_010)
@@ -1163,7 +1166,7 @@ class CompiledTlsTests(TlsCase):
     def with_system_client(self, here: bool, tls13: bool, scenario: Callable[[Link], object]) -> dict[str, Any]:
         ours, far = self.pair()
         server = Server(self.options, here=here, fast=True)
-        transport: Any = LeanServer(ours, server, ("127.0.0.1", 1), None, 1, self.reactor)  # type: ignore[arg-type]
+        transport = self.served(ours, server)
         transport.repstr = "lean"
         server.makeConnection(transport)
         client = SystemFar(far, tls13=tls13)
@@ -1220,7 +1223,7 @@ class RemotingTests(TlsCase):
             closed=lambda channel, reason: self.closed.append(reason),
             admit=self.admit,
         )
-        transport: Any = LeanServer(ours, protocol, ("127.0.0.1", 1), None, 1, self.reactor)  # type: ignore[arg-type]
+        transport = self.served(ours, protocol)
         transport.repstr = "lean"
         protocol.makeConnection(transport)
         client = Far(far, trusting_all(ssl.TLSVersion.TLSv1_3))

@@ -98,6 +98,31 @@ class ReserveTests(RealDiskCase):
         self.assertEqual((filled, file.size), ([10_000], 10_000))
         file.close()
 
+    def test_a_path_made_again(self) -> None:
+        """Two files of one path, one deleted, both get their blocks, also when both wait for the thread."""
+        began, may_go_on = threading.Event(), threading.Event()
+        reserve = syscalls.reserve
+
+        def held_up(fd: int, size: int) -> None:
+            began.set()
+            may_go_on.wait(HOP_TIMEOUT_S)
+            reserve(fd, size)
+
+        self.patch(syscalls, "reserve", held_up)
+        files = [self.disk.create_sparse(f"{self.root}/first", 0)]
+        waiting = [files[0].reserve_soon(5)]
+        began.wait(HOP_TIMEOUT_S)
+        for _ in range(2):
+            files.append(self.disk.create_sparse(f"{self.root}/a", 0))
+            waiting.append(files[-1].reserve_soon(10_000))
+            self.disk.delete(f"{self.root}/a")
+        may_go_on.set()
+        for done in waiting:
+            self.settle(done)
+        self.assertEqual([file.read_at(0, file.size) for file in files], [bytes(5), bytes(10_000), bytes(10_000)])
+        for file in files:
+            file.close()
+
     def test_no_room(self) -> None:
         """Without room both ways fail with the reason, and a later one tries again."""
         file = self.disk.create_sparse(f"{self.root}/a", 0)

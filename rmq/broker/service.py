@@ -36,6 +36,7 @@ from rmq.broker.offsets import ConsumerOffsetTable
 from rmq.broker.pulllane import add_pull_lane
 from rmq.broker.questionlanes import add_question_lanes
 from rmq.broker.registration import Registration, RegistrationTerms
+from rmq.broker.replylane import add_reply_lanes
 from rmq.broker.responders.accounts import AccountResponder
 from rmq.broker.responders.admin import AdminResponder
 from rmq.broker.responders.clients import ClientResponder
@@ -227,9 +228,10 @@ class BrokerService(MultiService):
         )
         offset_responder = OffsetResponder(setup, clock, store, topics, groups, consumers, offsets, stats)
         topic_responder = TopicResponder(setup, store, topics, groups, consumers, offsets, polls, self.registration)
+        replies = ReplyResponder(settings, clock, store, stats, producers, sends)
         table = ResponderTable(
             sends,
-            ReplyResponder(settings, clock, store, stats, producers, sends),
+            replies,
             pulls,
             clients,
             offset_responder,
@@ -264,6 +266,7 @@ class BrokerService(MultiService):
         )
         add_send_lane(table, sends, settings, clock, store, topics, stats)
         add_waiting_lanes(table, ends, settings, clock, rng, store, topics, groups, stats)
+        add_reply_lanes(table, replies, sends, settings, clock, store, topics, producers, stats)
         add_consumer_lanes(table, offsets, consumers, clients, self.locks, clock, is_slave=setup.is_slave)
         add_question_lanes(table, store, offset_responder, topic_responder, is_slave=setup.is_slave)
         add_pull_lane(table, pulls, settings, clock, store, topics, groups, consumers, offsets, polls, stats)

@@ -173,20 +173,28 @@ class Channel:
 
         Fails with RequestTimeout or Unreachable. A ProtocolError when the command is too long.
         """
+
+        def signed(opaque: int) -> bytes:
+            command.opaque = opaque
+            if self.sign is not None:
+                self.sign(command)
+            return encode_command(command)
+
+        return self.call(command.code, signed, timeout_ms=timeout_ms)
+
+    def call(self, code: int, frame_of: Callable[[int], bytes], *, timeout_ms: float) -> Deferred[RemotingCommand]:
+        """As :meth:`request`, for a request whose frame ``frame_of`` makes of the opaque; not signed."""
         if self._reason is not None:
             return fail(Unreachable(self.peer, f"the connection to {self.peer} is closed: {self._reason}"))
         deadline = self._clock.seconds() + timeout_ms / 1000
         done: Deferred[RemotingCommand] = Deferred(lambda _: self._give_up(opaque))
         try:
-            opaque = self._calls.add(_Call(command.code, timeout_ms, done), deadline)
+            opaque = self._calls.add(_Call(code, timeout_ms, done), deadline)
         except TooManyWaiting as error:
             return fail(Unreachable(self.peer, f"{self.peer} does not answer: {error}"))
-        command.opaque = opaque
         frame = b""
         try:
-            if self.sign is not None:
-                self.sign(command)
-            frame = encode_command(command)
+            frame = frame_of(opaque)
         finally:
             if not frame:
                 self._calls.forget(opaque)

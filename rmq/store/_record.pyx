@@ -51,6 +51,8 @@ cdef enum:
     ONE_WAY = 2                     # flag of a request
     SEND_MESSAGE = 10
     SEND_BATCH_MESSAGE = 320
+    SEND_REPLY_MESSAGE = 324
+    SEND_REPLY_MESSAGE_V2 = 325
     END_TRANSACTION = 37
     CONSUMER_SEND_MSG_BACK = 36
     SCHEDULED_RETRY = 3             # the level of the first retry
@@ -518,7 +520,7 @@ cdef bint read_header(const uint8_t* p, const uint8_t* end, int64_t code, Send* 
     header.seen = 0
     if read_members(&p, end, code, &header) != AT_FIELDS:
         return False
-    p = read_ext(p, end, send, code == SEND_MESSAGE, is_batch)
+    p = read_ext(p, end, send, code == SEND_MESSAGE or code == SEND_REPLY_MESSAGE, is_batch)
     if p == NULL or read_members(&p, end, code, &header) != AT_END:
         return False
     send.opaque = header.opaque
@@ -835,6 +837,15 @@ cdef bint add_properties(
     return find_properties(out, found.size, found)
 
 
+cdef bint keep_properties(const uint8_t* text, Py_ssize_t size, uint8_t* out, Properties* found) noexcept nogil:
+    """Write properties as they are; False for unusual ones."""
+    if size > MAX_PROPERTIES:
+        return False
+    memcpy(out, text, size)
+    found.size = size
+    return find_properties(out, size, found)
+
+
 # ---- sends ----
 
 cdef int grow(uint8_t** at, Py_ssize_t* room, Py_ssize_t size) except -1:
@@ -939,8 +950,8 @@ cdef class SendBatch:
     cdef readonly int64_t last_phy, last_size
     cdef int64_t code, max_body
     cdef bint waits, hides
-    #: the requests are batches
-    cdef readonly bint is_batch
+    #: the requests are batches; they are replies, whose messages keep the properties that they came with
+    cdef readonly bint is_batch, is_reply
     #: bytes in ``common``, which is added to the properties of the messages of each batch, and its room
     cdef Py_ssize_t common_used, common_room
     cdef bytes cluster, head, middle, offset, tail, tail_end
@@ -975,6 +986,7 @@ cdef class SendBatch:
     def __init__(self, int code, int64_t max_body, str cluster, around, bint waits, bint hides):
         self.code = code
         self.is_batch = code == SEND_BATCH_MESSAGE
+        self.is_reply = code == SEND_REPLY_MESSAGE or code == SEND_REPLY_MESSAGE_V2
         self.max_body = max_body
         self.waits = waits
         self.hides = hides
@@ -1136,6 +1148,8 @@ cdef class SendBatch:
         send.body_size = <Py_ssize_t>length - 4 - <Py_ssize_t>word
         if not read_header(frame + 8, send.body, self.code, send, self.is_batch) or send.body_size > self.max_body:
             return False
+        if self.is_reply:
+            send.sys_flag = 0
         return not (send.sys_flag & 0x30 or send.sys_flag < 0)
 
     cdef inline const uint8_t* _properties(self, Send* send, Py_ssize_t* size) noexcept nogil:
@@ -1271,6 +1285,9 @@ cdef class SendBatch:
                 if not add_properties(
                     text, text_size, self.common + send.common_at, send.common_size, record + size + 2, &found
                 ):
+                    break
+            elif self.is_reply:
+                if not keep_properties(text, text_size, record + size + 2, &found):
                     break
             elif send.waits:
                 if not self._park_properties(send, topic, text, text_size, record + size + 2, &found):
@@ -1473,13 +1490,15 @@ cdef class SendBatch:
 # ---- requests about stored messages ----
 
 cdef bint read_texts(
-    bytes data, Py_ssize_t position, int64_t code, tuple names, Text* found, Header* header, Text* body
+    bytes data, Py_ssize_t position, int64_t code, tuple names, Text* found, Header* header, Text* body,
+    bint* last_escaped = NULL
 ) except -1:
     """
     Read the frame of a request with that code at ``data[position]``, its header written plainly in JSON.
 
     Writes the value of each field of ``names``, NULL where one is absent, and the body. False when the frame is not whole,
-    its values are not all numbers or strings of ASCII, those that are looked for without escapes, or a name is there twice.
+    its values are not all numbers or strings of ASCII without escapes, or a name is there twice. The last of ``names`` may
+    have escapes where the caller wants to know that.
     """
     cdef const uint8_t* chunk = <const uint8_t*>PyBytes_AS_STRING(data) + position
     cdef Py_ssize_t left = PyBytes_GET_SIZE(data) - position
@@ -1502,7 +1521,7 @@ cdef bint read_texts(
     header.seen = 0
     reached = read_members(&p, end, code, header)
     if reached == AT_FIELDS:
-        p = _read_fields(p, end, names, found)
+        p = _read_fields(p, end, names, found, last_escaped)
         if p == NULL:
             return False
         reached = read_members(&p, end, code, header)
@@ -1511,7 +1530,9 @@ cdef bint read_texts(
     return reached == AT_END and header.seen & (CODE | OPAQUE) == CODE | OPAQUE
 
 
-cdef const uint8_t* _read_fields(const uint8_t* p, const uint8_t* end, tuple names, Text* found) noexcept:
+cdef const uint8_t* _read_fields(
+    const uint8_t* p, const uint8_t* end, tuple names, Text* found, bint* last_escaped
+) noexcept:
     """Read fields behind their opening brace; return what follows the closing one, or NULL."""
     cdef Text key
     cdef const uint8_t* value
@@ -1527,7 +1548,7 @@ cdef const uint8_t* _read_fields(const uint8_t* p, const uint8_t* end, tuple nam
         if p == NULL:
             return NULL
         p = read_value(p, end, &value, &size, &quoted, &escaped, NULL)
-        if p == NULL or escaped:
+        if p == NULL:
             return NULL
         for i in range(len(names)):
             name = <bytes>names[i]
@@ -1536,7 +1557,12 @@ cdef const uint8_t* _read_fields(const uint8_t* p, const uint8_t* end, tuple nam
                     return NULL
                 found[i].at = value
                 found[i].size = size
+                if last_escaped != NULL and i == len(names) - 1:
+                    last_escaped[0] = escaped
+                    escaped = False
                 break
+        if escaped:
+            return NULL
         p = find_next(p, end, &is_last)
         if p == NULL:
             return NULL
@@ -1603,6 +1629,91 @@ def read_send_back(bytes data, Py_ssize_t position):
         None if found[2].at == NULL else most,
         level,
         offset,
+    )
+
+
+# ---- replies ----
+
+cdef tuple _REPLY_NAMES = (b"d", b"e", b"f", b"h", b"g", b"a", b"b", b"c", b"j", b"k", b"i")
+cdef tuple _LONG_REPLY_NAMES = (
+    b"defaultTopicQueueNums", b"queueId", b"sysFlag", b"flag", b"bornTimestamp", b"producerGroup", b"topic", b"defaultTopic",
+    b"reconsumeTimes", b"unitMode", b"properties",
+)
+
+
+cdef bint read_pushed(const uint8_t* text, Py_ssize_t size, Text* client) noexcept nogil:
+    """Find the client that waits for a reply; False unless properties are a plain list, with it, and can be pushed."""
+    cdef Text names[MAX_PIECES]
+    cdef Text value
+    cdef int count = 0
+    cdef Py_ssize_t at = 0
+    client.at = NULL
+    while at < size:
+        if not next_property(text, size, &at, names, &count, &value):
+            return False
+        if is_name(names[count - 1].at, names[count - 1].size, b"REPLY_TO_CLIENT", 15):
+            client[0] = value
+        elif is_name(names[count - 1].at, names[count - 1].size, b"PUSH_REPLY_TIME", 15):
+            return False
+    return client.at != NULL and is_plain(client.at, client.size)
+
+
+def read_reply(bytes data, Py_ssize_t position, int64_t code, int64_t now_ms):
+    """
+    Read the reply of that code to a client's request at ``data[position]``, which comes ``now_ms``.
+
+    Returns (where its frame ends, where its body begins, the client, the members of the extFields with which it is pushed, up
+    to unitMode); None for one that is not plain. A batch of that code reads it, too.
+    """
+    cdef Header header
+    cdef Text body
+    cdef Text client
+    cdef Text found[11]
+    cdef int64_t numbers[6]
+    cdef bint escaped = False
+    cdef tuple names = _LONG_REPLY_NAMES if code == SEND_REPLY_MESSAGE else _REPLY_NAMES
+    cdef bytes room
+    cdef const uint8_t* text
+    cdef Py_ssize_t size, raw_size
+    cdef int i
+    if not read_texts(data, position, code, names, found, &header, &body, &escaped) or header.one_way:
+        return None
+    for i in range(11):
+        # reconsumeTimes and unitMode may be absent; the group, the topics and the properties must be strings
+        if found[i].at == NULL:
+            if i != 8 and i != 9:
+                return None
+        elif found[i].at[-1] != c'"' and (i == 10 or 5 <= i <= 7):
+            return None
+    for i in range(5):
+        if not digits_in(found[i].at, found[i].size, 18 if i == 4 else 9, &numbers[i]):
+            return None
+    if found[8].at != NULL and not digits_in(found[8].at, found[8].size, 9, &numbers[5]) or not is_boolean(&found[9]):
+        return None
+    text = found[10].at
+    size = raw_size = found[10].size
+    if escaped:
+        room = PyBytes_FromStringAndSize(NULL, raw_size + 1)
+        size = unescape(text, raw_size, <uint8_t*>PyBytes_AS_STRING(room))
+        text = <const uint8_t*>PyBytes_AS_STRING(room)
+    if size < 1 or not read_pushed(text, size, &client):
+        return None
+    if text[size - 1] == 2:
+        # a last separator, which is written as \u0002, is not pushed
+        if not escaped or raw_size < 6 or memcmp(found[10].at + raw_size - 6, b"\\u0002", 6) != 0:
+            return None
+        raw_size -= 6
+    return (
+        body.at - <const uint8_t*>PyBytes_AS_STRING(data) + body.size,
+        body.at - <const uint8_t*>PyBytes_AS_STRING(data),
+        bytes_of(client.at, client.size).decode("ascii"),
+        b'"producerGroup":"%b","topic":"%b","defaultTopic":"%b","defaultTopicQueueNums":"%d","queueId":"%d","sysFlag":"%d",'
+        b'"bornTimestamp":"%d","flag":"%d","properties":"PUSH_REPLY_TIME\\u0001%d\\u0002%b",%b"unitMode":"%b"' % (
+            bytes_of(found[5].at, found[5].size), bytes_of(found[6].at, found[6].size), bytes_of(found[7].at, found[7].size),
+            numbers[0], numbers[1], numbers[2], numbers[4], numbers[3], now_ms, bytes_of(found[10].at, raw_size),
+            b"" if found[8].at == NULL else b'"reconsumeTimes":"%d",' % numbers[5],
+            b"true" if is_text(&found[9], b"true") else b"false",
+        ),
     )
 
 

@@ -89,8 +89,8 @@ def properties(rng: random.Random, *, plain: bool) -> str:
     return "\x02".join(f"{rng.choice(NAMES)}\x01{rng.choice(TEXTS)}" for _ in range(rng.randrange(6)))
 
 
-def send(rng: random.Random, *, batch: bool = False) -> bytes:
-    """Return the frame of a send."""
+def send(rng: random.Random, *, batch: bool = False, reply: bool = False) -> bytes:
+    """Return the frame of a send, or of a reply to a client's request."""
     plain = rng.random() < 0.8
     ext = {"a": "PG", "b": rng.choice(("T", "T", "T", "U", "t" * 127)), "c": "TBW102", "d": "4"}
     ext |= {"e": rng.choice("0000123"), "f": rng.choice("00004")}
@@ -111,9 +111,12 @@ def send(rng: random.Random, *, batch: bool = False) -> bytes:
             BatchEntry(bytes(rng.choice(sizes[:6])), properties(rng, plain=plain)) for _ in range(rng.randrange(6))
         ]
         body = damaged(rng, encode_batch(entries))
-    code = 310
+    code = 325 if reply else 310
+    if reply:
+        more = (*["REPLY_TO_CLIENT\x01me"] * 6, "", "REPLY_TO_CLIENT\x01", "PUSH_REPLY_TIME\x015")
+        ext["i"] += "\x02" + rng.choice(more) + rng.choice(("", "", "\x02", "\x02\x02"))
     if rng.random() < 0.2:
-        code, ext = 10, {LONG_NAMES[letter]: value for letter, value in ext.items()}
+        code, ext = 324 if reply else 10, {LONG_NAMES[letter]: value for letter, value in ext.items()}
     flag, opaque = rng.choice((0, 0, 0, 0, 2)), rng.randrange(1 << 31)
     command = RemotingCommand(code, flag=flag, opaque=opaque, ext_fields=ext, body=body or None)
     return as_others_write(rng, command)
@@ -147,7 +150,16 @@ def log(rng: random.Random, base: int) -> bytes:
 def sends_kind() -> Callable[[random.Random], object]:
     module: Any = load("rmq.store._record")
     around = ('{"code":0,"extFields":{"msgId":"', '","queueId":"', '","queueOffset":"', '"},"opaque":', "}")
-    kinds = ((310, False), (310, False), (310, True), (10, False), (320, False), (320, True))
+    kinds = (
+        (310, False),
+        (310, False),
+        (310, True),
+        (10, False),
+        (320, False),
+        (320, True),
+        (324, False),
+        (325, False),
+    )
     batches = [module.SendBatch(code, 2000, "DefaultCluster", around, waits, waits) for code, waits in kinds]
     waiting = [module.SendTopic(name, [SimpleNamespace(next=0, end=0), None]) for name in (HALF, "S")]
     batches[0].park(*waiting, (1000, 5000, 10_000))
@@ -156,8 +168,10 @@ def sends_kind() -> Callable[[random.Random], object]:
         queues = [SimpleNamespace(next=0, end=0) for _ in range(3)]
         known = {name: module.SendTopic(name.decode(), [*queues, None]) for name in (b"T", b"t" * 127)}
         batch = rng.choice(batches)
-        frames = [send(rng, batch=batch.is_batch) for _ in range(rng.choice((1, 1, 2, 9)))]
+        frames = [send(rng, batch=batch.is_batch, reply=batch.is_reply) for _ in range(rng.choice((1, 1, 2, 9)))]
         data = damaged(rng, b"".join(frames))
+        if batch.is_reply:
+            module.read_reply(data, rng.choice((0, 0, 0, min(len(data), 9))), rng.choice((324, 325, 325)), 1 << 40)
         host = rng.choice((*[HOST] * 9, V6))
         together = rng.random() < 0.3
         if together:

@@ -61,13 +61,34 @@ class ReplyResponder:
             _, queue_id = self._sends.admit(header, request.channel.peer)
         except Refuse as refusal:
             raise Refuse(refusal.code, refusal.remark, ext=ext) from None
-        trouble = await self._push(header, request)
+        return await self._finish(header, request, queue_id, await self._push(header, request))
+
+    async def finish(self, request: Request[None, bytes], trouble: str | None) -> Reply:
+        """Answer a reply to a queue that it names after a lane has pushed it; ``trouble`` is from :meth:`untaken`."""
+        header = read_header(request.command)
+        return await self._finish(header, request, header.queue_id, trouble)
+
+    def untaken(self, client_id: str, replier: str, error: RequestFailed) -> str:
+        """Log why the requester has not acknowledged a reply; return the remark of the answer to the replier."""
+        self._log.warn(
+            "a reply from {replier} was not taken by client {client_id}: {error}",
+            replier=replier,
+            client_id=client_id,
+            error=str(error),
+        )
+        return f"push reply message to {client_id}fail."
+
+    async def _finish(
+        self, header: SendMessageHeader, request: Request[None, bytes], queue_id: int, trouble: str | None
+    ) -> Reply:
+        """Store a reply that was pushed, if the configuration says so, and answer it."""
         reply = None if trouble else SendMessageReply(msg_id="0", queue_id=queue_id, queue_offset=0)
         if self._settings.setup.broker.store_reply_message_enable:
             result = await self._keep(header, request, queue_id)
             if result is not None:
                 reply = SendMessageReply(msg_id=result.msg_ids, queue_id=queue_id, queue_offset=result.queue_offset)
-        return Reply(reply, code=ResponseCode.SYSTEM_ERROR if trouble else 0, remark=trouble, ext=ext)
+        code = ResponseCode.SYSTEM_ERROR if trouble else 0
+        return Reply(reply, code=code, remark=trouble, ext=self._sends.ext)
 
     async def _push(self, header: SendMessageHeader, request: Request[None, bytes]) -> str | None:
         """Send a reply to its requester; return why that failed, None when the requester has acknowledged it."""
@@ -100,13 +121,7 @@ class ReplyResponder:
                 PUSH_REPLY_MESSAGE_TO_CLIENT, pushed, request.body, timeout_ms=PUSH_TIMEOUT_MS
             )
         except RequestFailed as error:
-            self._log.warn(
-                "a reply from {replier} was not taken by client {client_id}: {error}",
-                replier=request.channel.peer,
-                client_id=client_id,
-                error=str(error),
-            )
-            return f"push reply message to {client_id}fail."
+            return self.untaken(client_id, request.channel.peer, error)
         return None
 
     async def _keep(self, header: SendMessageHeader, request: Request[None, bytes], queue_id: int) -> PutResult | None:

@@ -1,0 +1,205 @@
+"""
+The fast path of replies to clients' requests (324, 325): pushed, then stored and answered when the client has taken it.
+
+The reference is :meth:`rmq.broker.responders.replies.ReplyResponder.send_reply`; the lanes push, store and answer the
+same, or decline the request without side effects. They need the compiled module `rmq.store._record`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from rmq.broker.lanes import SendLane, answers_at_once
+from rmq.broker.responders.replies import PUSH_TIMEOUT_MS, ReplyResponder
+from rmq.broker.responders.sending import SendResponder
+from rmq.broker.sessions import ProducerGroups
+from rmq.broker.settings import Settings
+from rmq.broker.stats import BrokerStats
+from rmq.broker.topics import TopicTable
+from rmq.errors import RequestFailed
+from rmq.remoting.channel import Channel
+from rmq.remoting.protocol import MAX_WAITING_ANSWERS
+from rmq.remoting.responders import Request, ResponderTable
+from rmq.runtime.clock import now_ms
+from rmq.store.store import MessageStore
+from rmq.wire.api.sending import PUSH_REPLY_MESSAGE_TO_CLIENT
+from rmq.wire.codes import MQ_VERSION, RequestCode
+from rmq.wire.command import RemotingCommand, decode_commands
+from rmq.wire.compiled import load
+from rmq.wire.exchange import read_response
+from rmq.wire.frames import MAX_FRAME_BYTES, encode_frame
+
+_compiled: Any = load("rmq.store._record")
+
+#: what a push has more than the reply; such a reply is left to the responder
+_MORE_BYTES = 1024
+_TAIL = b',"serializeTypeCurrentRPC":"JSON","version":%d}' % MQ_VERSION
+
+
+def add_reply_lanes(
+    table: ResponderTable,
+    replies: ReplyResponder,
+    responder: SendResponder,
+    settings: Settings,
+    clock: IReactorTime,
+    store: MessageStore,
+    topics: TopicTable,
+    producers: ProducerGroups,
+    stats: BrokerStats,
+) -> None:
+    """Add the lanes to a table that has those of sends, unless replies wait for fsync or slaves."""
+    config = settings.setup.store
+    if table.added_lane(SendLane.code) is None or not answers_at_once(config):
+        return
+    for stores in _StoreReplies, _StoreLongNames:
+        kept = stores(responder, settings, store, topics, stats, None)
+        table.add_chunk_lane(ReplyLane(table, replies, settings, clock, producers, kept))
+
+
+class _StoreReplies(SendLane):
+    """Store replies (325); not in a table."""
+
+    code = int(RequestCode.SEND_REPLY_MESSAGE_V2)
+
+    def takes(self, frame: bytes, channel: Channel) -> bool:
+        """Return whether it would store a reply now."""
+        if not self._is_open():
+            return False
+        batch, known, host = self._batch, self._known, channel.peer_host
+        if not batch.parse(frame, 0, known, host) and batch.unknown and self.learn(batch.unknown):
+            batch.parse(frame, 0, known, host)
+        return bool(batch.count)
+
+
+class _StoreLongNames(_StoreReplies):
+    """Store replies whose fields have long names (324)."""
+
+    code = int(RequestCode.SEND_REPLY_MESSAGE)
+
+
+class ReplyLane:
+    """Push the replies at the front of received bytes; those of a client that is not here are left to the responder."""
+
+    def __init__(
+        self,
+        table: ResponderTable,
+        replies: ReplyResponder,
+        settings: Settings,
+        clock: IReactorTime,
+        producers: ProducerGroups,
+        stores: _StoreReplies,
+    ) -> None:
+        self.code = stores.code
+        self.table = table
+        self.replies = replies
+        self.clock = clock
+        self.stores = stores
+        #: replies that were pushed and not yet acknowledged
+        self.waiting = 0
+        self._settings = settings
+        self._producers = producers
+
+    def __call__(self, data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
+        """See :class:`rmq.remoting.responders.ChunkLane`."""
+        if self._settings.setup.broker.store_reply_message_enable:
+            while self.waiting < MAX_WAITING_ANSWERS and (stop := self._push(data, position, channel)):
+                position = stop
+        return position, 0
+
+    def _push(self, data: bytes, position: int, channel: Channel) -> int:
+        """Push the reply at a position; return where it ends, 0 for one that is not ordinary."""
+        time_ms = now_ms(self.clock)
+        found = _compiled.read_reply(data, position, self.code, time_ms)
+        if found is None:
+            return 0
+        stop, body, client_id, fields = found
+        requester = self._producers.find_client(client_id)
+        link: Any = None if requester is None else requester.channel
+        if link is None or link.sign is not None or stop - position > MAX_FRAME_BYTES - _MORE_BYTES:
+            return 0
+        frame = data[position:stop]
+        if not self.stores.takes(frame, channel):
+            return 0
+        setup = self._settings.setup
+        head = b'{"code":%d,"extFields":{%b,"bornHost":"%b","storeHost":"%b:%d","storeTimestamp":"%d"},"flag":0,' % (
+            PUSH_REPLY_MESSAGE_TO_CLIENT.code,
+            fields,
+            channel.peer.encode(),
+            setup.store_address.encode(),
+            setup.server.listen_port,
+            time_ms,
+        )
+
+        def pushed(opaque: int) -> bytes:
+            return encode_frame(0, b'%b"language":"JAVA","opaque":%d%b' % (head, opaque, _TAIL), data[body:stop])
+
+        self.waiting += 1
+        waiting = _Pushed(self, frame, client_id, channel)
+        done = link.call(PUSH_REPLY_MESSAGE_TO_CLIENT.code, pushed, timeout_ms=PUSH_TIMEOUT_MS)
+        done.addCallback(_checked, link.peer).addCallbacks(waiting.acknowledged, waiting.failed).addErrback(
+            waiting.broken
+        )
+        return int(stop)
+
+
+def _checked(answer: RemotingCommand, client: str) -> None:
+    """Raise Refused unless the client has taken the reply."""
+    if answer.code:
+        read_response(PUSH_REPLY_MESSAGE_TO_CLIENT, answer, client)
+
+
+class _Pushed:
+    """A reply whose client has not acknowledged it yet."""
+
+    __slots__ = ("_began_s", "_channel", "_client_id", "_frame", "_lane")
+
+    _log = Logger()
+
+    def __init__(self, lane: ReplyLane, frame: bytes, client_id: str, channel: Channel) -> None:
+        self._lane = lane
+        self._frame = frame
+        self._client_id = client_id
+        self._channel = channel
+        self._began_s = channel.last_active_s
+
+    def acknowledged(self, _: None) -> None:
+        """Store and answer the reply."""
+        answers: list[bytes] = []
+        if self._lane.stores(self._frame, 0, answers, self._channel)[0]:
+            self._end(b"".join(answers))
+        else:
+            self._respond(None)
+
+    def failed(self, failure: Failure) -> None:
+        """Store the reply, and answer that it was not taken."""
+        failure.trap(RequestFailed)
+        error: Any = failure.value
+        self._respond(self._lane.replies.untaken(self._client_id, self._channel.peer, error))
+
+    def broken(self, failure: Failure) -> None:
+        """Close the connection, as for any lane that fails."""
+        self._log.failure("{peer}: a reply could not be processed", failure, peer=self._channel.peer)
+        self._channel.close(f"internal error: {failure.value}")
+        self._end(None)
+
+    def _respond(self, trouble: str | None) -> None:
+        """Leave the rest to the responder."""
+        (command,) = decode_commands(self._frame)
+        request: Request[None, bytes] = Request(None, command.body or b"", command, self._channel)
+        written = self._lane.table.finish(command, lambda: self._lane.replies.finish(request, trouble))
+        if isinstance(written, Deferred):
+            written.addCallback(self._end)
+        else:
+            self._end(written)
+
+    def _end(self, answer: bytes | None) -> None:
+        lane = self._lane
+        lane.waiting -= 1
+        if answer is not None:
+            self._channel.write(answer)
+        lane.table.stats.observe(lane.code, lane.clock.seconds() - self._began_s)

@@ -1,0 +1,246 @@
+"""The lanes of replies to clients' requests: they push, store and answer what the ordinary way does, or nothing."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from rmq.broker.replylane import ReplyLane
+from rmq.broker.stats import TOPIC_PUT_NUMS
+from rmq.remoting.channel import Channel
+from rmq.wire.command import ONEWAY, RESPONSE, RemotingCommand, decode_commands, encode_command
+from tests.broker.harness import OneBroker, RawClient, SidesCase, heartbeat, send_ext
+from tests.needs import need_compiled
+from tests.otherclients import LONG_NAMES, as_others_write
+from tests.seeds import SEED
+
+TOPIC = "DefaultCluster_REPLY_TOPIC"
+CLIENT = "requester@1"
+PROPERTIES = f"REPLY_TO_CLIENT\x01{CLIENT}\x02TTL\x0120000\x02WAIT\x01true"
+
+
+def random_reply(chance: random.Random) -> RemotingCommand:
+    """Return a reply, most of them plain."""
+
+    def mostly(usual: str, *others: str) -> str:
+        return usual if chance.random() < 0.985 else chance.choice(others)
+
+    pairs = [
+        mostly(
+            f"REPLY_TO_CLIENT\x01{CLIENT}", "REPLY_TO_CLIENT\x01absent", "REPLY_TO_CLIENT\x01", "REPLY_TO_CLIENT", ""
+        ),
+        *chance.sample(("TTL\x0120000", "WAIT\x01true", 'KEYS\x01a "b" \\c', "UNIQ_KEY\x01AC11"), k=2),
+        mostly(
+            "x\x01y",
+            "PUSH_REPLY_TIME\x015",
+            "DELAY\x013",
+            "TRAN_MSG\x01true",
+            "标\x01ä😀",
+            "x\x01y\x02x\x01z",
+            "\x01",
+            "x",
+        ),
+    ]
+    ext = send_ext(mostly(TOPIC, "absent", "SCHEDULE_TOPIC_XXXX", "%RETRY%g"), props="\x02".join(pairs))
+    ext["i"] += chance.choice(("", "", "\x02", "\x02\x02"))
+    ext |= {
+        "a": mostly("PG", "", 'P"G', "ü"),
+        "d": mostly("4", "0", "x", "99999999999"),
+        "e": mostly(chance.choice("0000000123"), "-1", "9", "007"),
+        "f": mostly("0", "4", "8", "16", "-1"),
+        "h": mostly("0", "7", "-7"),
+        "j": mostly("0", "3", "x"),
+        "k": chance.choice(("true", "false", "0")),
+        "l": "16",
+        "m": mostly("false", "true"),
+    }
+    for name in chance.sample(("j", "k", "l", "m"), k=chance.choice((0, 1, 4))):
+        del ext[name]
+    if chance.random() < 0.02:
+        del ext[chance.choice("abcdefghi")]
+    code = 325
+    if chance.random() < 0.3:
+        code, ext = 324, {LONG_NAMES[name]: value for name, value in ext.items()}
+    return RemotingCommand(
+        code,
+        flag=int(mostly("0", str(ONEWAY), "4")),
+        ext_fields=ext,
+        body=bytes(chance.choice((0, 1, 100, 5000))) or None,
+        serialize_type=int(mostly("0", "1")),
+    )
+
+
+class ReplyLaneTests(SidesCase):
+    codes = (324, 325)
+
+    def setUp(self) -> None:
+        need_compiled("rmq.store._record")
+        super().setUp()
+        #: replies that the lanes have pushed
+        self.pushed = 0
+        for one in self.sides:
+            one.connect().ask(325, send_ext(TOPIC), b"makes the queues that it needs")
+        self.connect()
+
+    def _counted(self, code: int, lane: Any) -> Any:
+        def counting(data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
+            waiting = lane.waiting
+            stop, count = lane(data, position, answers, channel)
+            self.pushed += lane.waiting - waiting
+            return stop, count
+
+        counting.code = code  # type: ignore[attr-defined]
+        return counting
+
+    def connect(self) -> None:
+        """Connect a client that waits for replies, and one that replies, to each side."""
+        self.requesters, self.repliers = ([one.connect() for one in self.sides] for _ in range(2))
+        for requester, replier in zip(self.requesters, self.repliers, strict=True):
+            requester.ask(34, body=heartbeat(CLIENT, "CG", producer="PG"))
+            replier.ask(30, {"topic": TOPIC, "queueId": "0"})  # the first bytes of a connection take the ordinary way
+            requester.received.clear()
+            replier.received.clear()
+
+    def write(self, clients: list[RawClient], *chunks: bytes) -> None:
+        """Have each side's client write."""
+        for client in clients:
+            for chunk in chunks:
+                client.transport.write(chunk)  # type: ignore[union-attr]
+        self.run_for(0.05)
+
+    def lose(self, clients: list[RawClient]) -> None:
+        for client in clients:
+            client.transport.loseConnection()  # type: ignore[union-attr]
+        self.run_for(0.05)
+
+    def received(self, clients: list[RawClient]) -> list[RemotingCommand]:
+        """Return what both sides' clients have received since the last call, which is the same."""
+        found = [list(client.received) for client in clients]
+        self.assertEqual(*([encode_command(each) for each in side] for side in found))
+        for client in clients:
+            client.received.clear()
+        return found[0]
+
+    def reply(self, **more: str) -> None:
+        """Send a plain reply."""
+        ext = send_ext(TOPIC, props=PROPERTIES) | more
+        self.write(self.repliers, encode_command(RemotingCommand(325, opaque=5, ext_fields=ext)))
+
+    def pushes(self) -> list[RemotingCommand]:
+        return self.received(self.requesters)
+
+    def acknowledge(self, *pushed: RemotingCommand, code: int = 0) -> None:
+        self.write(self.requesters, *(encode_command(RemotingCommand(code, each.opaque, RESPONSE)) for each in pushed))
+
+    def answers(self) -> list[RemotingCommand]:
+        """Return the answers to replies, the same of both sides, whose logs and counters are the same, too."""
+        found = self.received(self.repliers)
+        stores = [one.service.store for one in self.sides]
+        self.assertEqual(stores[0].end_offset, stores[1].end_offset)
+        self.assertEqual(*(bytes(store.read(0, store.end_offset)) for store in stores))
+        stats = [one.service.responders.stats for one in self.sides]
+        self.assertEqual(stats[0].counts, stats[1].counts)
+        self.assertEqual(stats[0].refusals, stats[1].refusals)
+        return found
+
+    def run_for(self, seconds: float) -> None:
+        for one in self.sides:
+            one.world.run_for(seconds)
+
+    def lane(self) -> ReplyLane:
+        lane: ReplyLane = self.lanes[325]
+        return lane
+
+    def test_same_replies(self) -> None:
+        """Whatever is replied, and however the requester acts: all that leaves the broker and all that it stores."""
+        chance = random.Random(SEED)
+        opaque = 0
+        for number in range(150):
+            chunks = [b"" for _ in range(chance.choice((1, 3)))]
+            for at in [*range(len(chunks)), *chance.choices(range(len(chunks)), k=2)]:
+                opaque += 1
+                command = random_reply(chance)
+                command.opaque = opaque
+                chunks[at] += as_others_write(chance, command)
+            self.write(self.repliers, *chunks)
+            pushed = self.pushes()
+            chance.shuffle(pushed)
+            for each in pushed:
+                if chance.random() < 0.95:
+                    self.acknowledge(each, code=chance.choices((0, 1, 17), (20, 1, 1))[0])
+            self.run_for(chance.choices((0.0, 11.0), (12, 1))[0])
+            self.answers()
+            if number % 50 == 49:
+                self.lose(self.requesters)
+                self.answers()
+                self.connect()
+        self.assertGreater(self.pushed, opaque // 8, f"seed {SEED}")
+        self.run_for(11)
+        self.assertEqual([lane.waiting for lane in self.lanes.values()], [0, 0])
+        puts = [one.service.stats for one in self.sides]
+        for stats in puts:
+            stats.settle()
+        self.assertEqual(puts[0].totals(TOPIC_PUT_NUMS), puts[1].totals(TOPIC_PUT_NUMS))
+        self.assertEqual(puts[0].put_failures, puts[1].put_failures)
+
+    def test_not_taken(self) -> None:
+        """The requester refuses, is silent, or goes: the reply is stored, and the replier knows."""
+        for how in ("refuses", "is silent", "goes"):
+            self.reply()
+            (pushed,) = self.pushes()
+            if how == "refuses":
+                self.acknowledge(pushed, code=1)
+            elif how == "is silent":
+                self.run_for(10.1)
+            else:
+                self.lose(self.requesters)
+            (answer,) = self.answers()
+            self.assertEqual((answer.code, answer.remark), (1, f"push reply message to {CLIENT}fail."))
+        self.assertEqual(self.pushed, 3)
+
+    def test_what_changes_while_a_reply_waits(self) -> None:
+        """A topic that is deleted, a setting that changes, a replier that goes: the rest is the responder's."""
+        self.reply()
+        (pushed,) = self.pushes()
+        for one in self.sides:
+            one.service.topics.delete(TOPIC)
+        self.acknowledge(pushed)
+        self.answers()
+        self.reply()  # makes the topic
+        (pushed,) = self.pushes()
+        self.acknowledge(pushed)
+        self.answers()
+        self.assertEqual(self.pushed, 1)
+        self.reply()
+        (pushed,) = self.pushes()
+        self.lose(self.repliers)
+        self.acknowledge(pushed)
+        self.answers()
+        self.assertEqual(self.lane().waiting, 0)
+
+    def test_a_fault_of_ours(self) -> None:
+        """It is logged and costs the replier's connection, as in any lane."""
+
+        def broken(*_: object) -> None:
+            raise ValueError("broken")
+
+        self.reply()
+        (pushed,) = self.pushes()
+        self.patch(type(self.lane().stores), "__call__", broken)
+        self.write(self.requesters[:1], encode_command(RemotingCommand(0, pushed.opaque, RESPONSE)))
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+        self.assertTrue(self.repliers[0].closed)
+        self.assertEqual(self.lane().waiting, 0)
+
+    def test_where_there_is_no_lane(self) -> None:
+        """Where replies are not stored, or wait for the disk or for slaves."""
+        for values in ({"flushDiskType": "SYNC_FLUSH"}, {"brokerRole": "SYNC_MASTER"}):
+            one = OneBroker(values)
+            self.assertTrue(one.service.responders.chunk_lanes.keys().isdisjoint(self.codes))
+            one.end()
+        one = OneBroker({"storeReplyMessageEnable": "false"})
+        lane: Any = one.service.responders.chunk_lanes[325]
+        frame = encode_command(RemotingCommand(325, ext_fields=send_ext(TOPIC, props=PROPERTIES)))
+        self.assertEqual(lane(frame, 0, [], None), (0, 0))
+        one.end()
+        self.assertEqual(decode_commands(frame)[0].code, 325)

@@ -818,7 +818,7 @@ cdef bytes cut(bytes data, Py_ssize_t position, tuple names, Request* request):
     cdef bytes key
     cdef char* out
     request.opaque = 0
-    if left <= 8 or len(names) > MAX_NAMES:
+    if left <= 8 or position < 0 or len(names) > MAX_NAMES:
         return None
     length = <int32_t>get32(<const uint8_t*>chunk)
     word = get32(<const uint8_t*>chunk + 4)

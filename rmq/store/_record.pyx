@@ -1014,6 +1014,7 @@ cdef class SendBatch:
         None for either leaves them to Python. The first MAX_DELAYS levels are used.
         """
         cdef Py_ssize_t i
+        self.begin()  # sends that were read point into the topics
         self.half = half
         self.levels = min(len(delays_ms), MAX_DELAYS)
         self.delayed = delayed if 0 < len(delays_ms) <= MAX_DELAYS else None
@@ -1064,7 +1065,7 @@ cdef class SendBatch:
         cdef Py_ssize_t size
         cdef int members = 1, i
         cdef uint8_t* born = self.born_hosts[PyList_GET_SIZE(self.chunks)]
-        if PyList_GET_SIZE(self.chunks) == MAX_BATCH - 1 or not put_host(born, born_host):
+        if PyList_GET_SIZE(self.chunks) == MAX_BATCH - 1 or position < 0 or not put_host(born, born_host):
             return position
         self.chunks.append(data)
         while end - at > 8 and self.count < MAX_BATCH and self.size < MAX_BATCH_BYTES:
@@ -1188,7 +1189,7 @@ cdef class SendBatch:
         send.waits = False
         if not self.is_batch and (send.sys_flag & TRANSACTION or self._says_delay(send)):
             topic = self._place_of(send, topic)
-            if topic is None:
+            if topic is None or send.stored_id >= PyList_GET_SIZE(topic.queues):
                 return False
         send.field = <const uint8_t*>PyBytes_AS_STRING(topic.field)
         send.field_size = PyBytes_GET_SIZE(topic.field)
@@ -1201,7 +1202,7 @@ cdef class SendBatch:
         return send.queue >= 0
 
     cdef inline bint _says_delay(self, Send* send) noexcept:
-        return self.delayed is not None and memmem(send.raw, send.raw_size, b"DELAY", 5) != NULL
+        return self.delayed is not None and send.raw != NULL and memmem(send.raw, send.raw_size, b"DELAY", 5) != NULL
 
     cdef SendTopic _place_of(self, Send* send, SendTopic topic):
         """Return the topic that stores a message to ``topic``, where it may have to wait; None for an unusual one."""
@@ -1232,7 +1233,7 @@ cdef class SendBatch:
         if not digits_in(delay, delay_size, 9, &level) or level == 0:
             return None
         level -= 1
-        if level >= self.levels or level >= PyList_GET_SIZE(self.delayed.queues):
+        if level >= self.levels:
             return None
         send.waits = True
         send.delay_ms = self.delays_ms[level]
@@ -1510,7 +1511,7 @@ cdef bint read_texts(
     cdef Py_ssize_t i
     for i in range(len(names)):
         found[i].at = NULL
-    if left <= 8:
+    if left <= 8 or position < 0:
         return False
     length = <int32_t>get32(chunk)
     word = get32(chunk + 4)
@@ -1944,8 +1945,8 @@ cdef class MoveBatch:
         return body.at - <const uint8_t*>PyBytes_AS_STRING(data) + body.size
 
     def back(
-        self, int64_t opaque, data, int64_t phy_offset, int64_t most, int64_t level, SendTopic schedule, tuple delays_ms,
-        bytes retry_topic, Py_ssize_t queues
+        self, int64_t opaque, data, int64_t phy_offset, int64_t most, int64_t level, SendTopic schedule not None,
+        tuple delays_ms not None, bytes retry_topic not None, Py_ssize_t queues
     ):
         """
         Add the retry of the message at ``phy_offset`` of the log, ``data`` from there on; None for an unusual one.
@@ -1989,7 +1990,9 @@ cdef class MoveBatch:
         return (<const char*>topic.at)[:topic.size].decode()
 
     def drop(self):
-        """Forget the last request."""
+        """Forget the last request, if there is one."""
+        if self.count == 0:
+            return
         self.count -= 1
         self.moves_count = self.ends[self.count - 1] if self.count else 0
         self.targets.pop()
@@ -2328,7 +2331,7 @@ def add_entries(file, const uint8_t[::1] pending, Py_ssize_t first):
     cdef const uint8_t* entry
     header = file.header
     cdef array slots = file.table
-    cdef int32_t* table = <int32_t*>slots.data.as_ints
+    cdef int32_t* table
     cdef int64_t slot_count = file.slots, limit = file.entries, at = header.index_count
     cdef int64_t begin_phy = header.begin_phy_offset, begin_ms = header.begin_timestamp
     cdef int64_t end_phy = header.end_phy_offset, end_ms = header.end_timestamp
@@ -2338,6 +2341,9 @@ def add_entries(file, const uint8_t[::1] pending, Py_ssize_t first):
     cdef set dirty = file.dirty_pages
     cdef Py_ssize_t size = PyByteArray_GET_SIZE(entries), most = count - first
     cdef uint8_t* out
+    if slots is None or slot_count < 1 or slot_count != len(slots) or not 0 <= first <= count:
+        raise ValueError("an index file that is not loaded, or no such entry")
+    table = <int32_t*>slots.data.as_ints
     if most > limit - at:
         most = <Py_ssize_t>(limit - at) if limit > at else 0
     PyByteArray_Resize(entries, size + most * ENTRY)
@@ -2488,7 +2494,7 @@ def walk_records(bytes data, Py_ssize_t position, int64_t base, bint check_crc, 
     cdef int count
     cdef bint is_new
     cdef bytearray entries = bytearray()
-    while find_parts(chunk + at, end - at, &stored):
+    while at >= 0 and find_parts(chunk + at, end - at, &stored):
         record = stored.record
         phy = <int64_t>get64(record + PHYSICAL_OFFSET_AT)
         if phy != base + at or get32(record + SYS_FLAG_AT) & TRANSACTION:
@@ -2577,7 +2583,7 @@ def restore_records(
     cdef _Queue queue
     cdef bytearray records = bytearray(), entries = bytearray()
     cdef int count = 0, hash_count
-    while find_parts(chunk + at, end - at, &stored):
+    while at >= 0 and find_parts(chunk + at, end - at, &stored):
         record = stored.record
         text = stored.text
         if stored.head != HEAD_BYTES or get32(record + SYS_FLAG_AT) & TRANSACTION not in (0, COMMITTED):

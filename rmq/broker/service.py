@@ -60,6 +60,7 @@ from rmq.broker.waitinglanes import add_waiting_lanes
 from rmq.ha.service import HAService, Secured, secured_by
 from rmq.remoting.access import Access
 from rmq.remoting.aclconfig import BROKER_ADMIN_CODES
+from rmq.remoting.answerlane import add_answer_lane
 from rmq.remoting.channel import Channel
 from rmq.remoting.client import RemotingClient
 from rmq.remoting.responders import ResponderTable
@@ -266,6 +267,7 @@ class BrokerService(MultiService):
         )
         add_send_lane(table, sends, settings, clock, store, topics, stats)
         add_waiting_lanes(table, ends, settings, clock, rng, store, topics, groups, stats)
+        add_answer_lane(table)
         add_reply_lanes(table, replies, sends, settings, clock, store, topics, producers, stats)
         add_consumer_lanes(table, offsets, consumers, clients, self.locks, clock, is_slave=setup.is_slave)
         add_question_lanes(table, store, offset_responder, topic_responder, is_slave=setup.is_slave)

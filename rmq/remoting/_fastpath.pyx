@@ -253,6 +253,72 @@ cdef inline char* put(char* out, Span* span) noexcept nogil:
     return out + span.size + 1
 
 
+cdef bint read_digits(const char* at, const char* end, int64_t* value) noexcept nogil:
+    """Read a number of one to nine digits as JSON has it; False for anything else."""
+    if not 0 < end - at <= 9 or at[0] == c'0' and end - at > 1:
+        return False
+    value[0] = 0
+    while at < end:
+        if not c'0' <= at[0] <= c'9':
+            return False
+        value[0] = value[0] * 10 + (at[0] - c'0')
+        at += 1
+    return True
+
+
+def read_answer(bytes data, Py_ssize_t position):
+    """
+    Read the answer that begins at ``position`` where it says nothing but that a request succeeded.
+
+    Returns where it ends and its opaque. None for one that is not whole, and for all that has another code, extFields, a
+    remark, a body, its code, flag or opaque twice, or a header with spaces or other members.
+    """
+    cdef const unsigned char* head = <const unsigned char*>PyBytes_AS_STRING(data) + position
+    cdef Py_ssize_t left = PyBytes_GET_SIZE(data) - position, header_bytes
+    cdef const char* at
+    cdef const char* end
+    cdef const char* value
+    cdef Span name
+    cdef int64_t opaque = -1, version
+    cdef bint has_code = False, has_flag = False
+    if position < 0 or left < 8 or head[0] or head[4] or head[5]:
+        return None
+    header_bytes = <Py_ssize_t>head[6] << 8 | head[7]
+    at = <const char*>head + 8
+    end = at + header_bytes
+    if (<Py_ssize_t>head[1] << 16 | <Py_ssize_t>head[2] << 8 | head[3]) != header_bytes + 4 or left < header_bytes + 8:
+        return None
+    if header_bytes == 0 or at[0] != c'{':
+        return None
+    while at[0] != c'}':
+        value = at = read_name(at + 1, end, &name)
+        if at == NULL:
+            return None
+        at = read_scalar(at, end)
+        if at == NULL or at >= end or at[0] != c',' and at[0] != c'}':
+            return None
+        if is_text(&name, b"code"):
+            if has_code or at - value != 1 or value[0] != c'0':
+                return None
+            has_code = True
+        elif is_text(&name, b"flag"):
+            if has_flag or at - value != 1 or value[0] != c'1':
+                return None
+            has_flag = True
+        elif is_text(&name, b"opaque"):
+            if opaque >= 0 or not read_digits(value, at, &opaque):
+                return None
+        elif is_text(&name, b"version"):
+            if not read_digits(value, at, &version):
+                return None
+        elif is_text(&name, b"remark"):
+            if at - value != 4 or memcmp(value, b"null", 4) != 0:
+                return None
+        elif value[0] != c'"' or not is_text(&name, b"language") and not is_text(&name, b"serializeTypeCurrentRPC"):
+            return None
+    return (position + header_bytes + 8, opaque) if at + 1 == end and has_code and has_flag and opaque >= 0 else None
+
+
 def read_signed(bytes data, Py_ssize_t position, int64_t code, tuple resource_names):
     """
     Read what access control checks of the request that begins at ``position``, where it is written plainly.

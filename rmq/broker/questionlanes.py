@@ -1,6 +1,6 @@
 """
 The fast path of what consumers that choose their offsets, tools and exporters ask: the range of a queue, an offset by
-time, a message by its place, the offsets of a topic and of a group.
+time, a message by its place, messages by key, the offsets of a topic and of a group.
 
 The references are `rmq.broker.responders.offsets.OffsetResponder`, `rmq.broker.responders.topics.TopicResponder` and
 `rmq.broker.responders.queries.QueryResponder`; a lane gives the same bytes, or declines the request without side
@@ -15,28 +15,48 @@ import msgspec
 
 from rmq.broker.consumerlanes import AROUND_DONE, AROUND_OFFSET, KeptLane, KnownLane
 from rmq.broker.responders.offsets import OffsetResponder
+from rmq.broker.responders.queries import QueryResponder
 from rmq.broker.responders.topics import TopicResponder
 from rmq.remoting.responders import ResponderTable
 from rmq.runtime.disk.error import DiskError
 from rmq.store.store import MessageStore
 from rmq.wire.api.offsets import GET_CONSUME_STATS, GET_MAX_OFFSET, GET_MIN_OFFSET, SEARCH_OFFSET_BY_TIMESTAMP
-from rmq.wire.api.pulling import VIEW_MESSAGE_BY_ID
+from rmq.wire.api.pulling import QUERY_MESSAGE, VIEW_MESSAGE_BY_ID, QueryMessageHeader
 from rmq.wire.api.topics import GET_TOPIC_STATS_INFO
+from rmq.wire.command import RESPONSE
 from rmq.wire.compiled import load
+from rmq.wire.frames import MAX_FRAME_BYTES
 
 _compiled: Any = load("rmq.store._pick")
+
+#: what is around the times and places of the index, and the opaque, in the header of an answer
+AROUND_INDEX = (
+    b'{"code":0,"extFields":{"indexLastUpdateTimestamp":"',
+    b'","indexLastUpdatePhyoffset":"',
+    b'"},"flag":%d,"language":"JAVA","opaque":' % RESPONSE,
+    AROUND_DONE[1],
+)
+#: longer answers are left to the responder, which refuses what is too long for a frame
+MAX_FOUND_BYTES = MAX_FRAME_BYTES - 1024
 
 K = TypeVar("K")
 
 
 def add_question_lanes(
-    table: ResponderTable, store: MessageStore, offsets: OffsetResponder, topics: TopicResponder, *, is_slave: bool
+    table: ResponderTable,
+    store: MessageStore,
+    offsets: OffsetResponder,
+    topics: TopicResponder,
+    queries: QueryResponder,
+    *,
+    is_slave: bool,
 ) -> None:
     """Add the lanes to a table; a slave keeps no answers, because its log may be cut (`MessageStore.losses`)."""
     if _compiled is None:
         return
     for lane in MaxOffsetLane, MinOffsetLane, OffsetByTimeLane, MessageLane:
         table.add_chunk_lane(lane(store))
+    table.add_chunk_lane(KeyLane(queries))
     if not is_slave:
         table.add_chunk_lane(TopicStatsLane(store, topics))
         table.add_chunk_lane(ConsumeStatsLane(store, offsets))
@@ -107,6 +127,33 @@ class MessageLane(_StoreLane[None]):
         except DiskError:
             return None
         return None if message is None else _compiled.fill(AROUND_DONE, message, opaque)
+
+
+class KeyLane(KnownLane[QueryMessageHeader]):
+    """Answer with the messages of a key, where there are any."""
+
+    contract = QUERY_MESSAGE
+
+    def __init__(self, queries: QueryResponder) -> None:
+        super().__init__()
+        self._queries = queries
+
+    def what(self, header: Any) -> QueryMessageHeader:
+        asked: QueryMessageHeader = header
+        return asked
+
+    def answer(self, what: QueryMessageHeader, opaque: int, number: int = 0) -> bytes | None:
+        try:
+            found = self._queries.find(what)
+        except DiskError:
+            return None
+        messages = b"".join(found.messages)
+        if not 0 < len(messages) <= MAX_FOUND_BYTES:
+            return None
+        answer: bytes = _compiled.fill(
+            AROUND_INDEX, messages, found.last_update_timestamp, found.last_update_phy_offset, opaque
+        )
+        return answer
 
 
 class TopicStatsLane(KeptLane):

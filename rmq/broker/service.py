@@ -230,13 +230,14 @@ class BrokerService(MultiService):
         offset_responder = OffsetResponder(setup, clock, store, topics, groups, consumers, offsets, stats)
         topic_responder = TopicResponder(setup, store, topics, groups, consumers, offsets, polls, self.registration)
         replies = ReplyResponder(settings, clock, store, stats, producers, sends)
+        queries = QueryResponder(settings, store, consumers, filters)
         table = ResponderTable(
             sends,
             replies,
             pulls,
             clients,
             offset_responder,
-            QueryResponder(settings, store, consumers, filters),
+            queries,
             ForwardingResponder(setup, store, topics, consumers, offsets),
             SendBackResponder(settings, rng, store, topics, groups, stats, levels),
             ends,
@@ -270,7 +271,7 @@ class BrokerService(MultiService):
         add_answer_lane(table)
         add_reply_lanes(table, replies, sends, settings, clock, store, topics, producers, stats)
         add_consumer_lanes(table, offsets, consumers, clients, self.locks, clock, is_slave=setup.is_slave)
-        add_question_lanes(table, store, offset_responder, topic_responder, is_slave=setup.is_slave)
+        add_question_lanes(table, store, offset_responder, topic_responder, queries, is_slave=setup.is_slave)
         add_pull_lane(table, pulls, settings, clock, store, topics, groups, consumers, offsets, polls, stats)
         return table
 

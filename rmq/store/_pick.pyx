@@ -1,7 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """
 The compiled parts of a pull: which records of a queue an answer takes, with their bytes one behind the other, and the
-header of the answer. And what other lanes share: a header cut into what stays the same and what differs.
+header of the answer; whether a record has a key. And what other lanes share: a header cut into what stays the same and
+what differs.
 
 Pure functions; whatever is unusual is left to the references, `rmq.store.reader.Reader.get` and the decoding of
 `rmq.wire.command`.
@@ -11,7 +12,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItem
 from cpython.object cimport PyObject
-from cpython.unicode cimport PyUnicode_DecodeUTF8
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy
 
@@ -32,6 +33,8 @@ cdef enum:
     MAX_RECORDS = 1024
     MAX_CODES = 64
     MAX_ENTRIES = 32
+    MAX_V1_TOPIC = 127
+    MAX_I16 = 32767
     BORN_HOST_V6 = 1 << 4
     STORE_HOST_V6 = 1 << 5
 
@@ -54,7 +57,9 @@ cdef inline int64_t get64(const uint8_t* at) noexcept nogil:
     return <int64_t>(<uint64_t>get32(at) << 32 | get32(at + 4))
 
 
-cdef Py_ssize_t properties_at(const uint8_t* record, int64_t size, int32_t magic, Py_ssize_t* length) noexcept nogil:
+cdef Py_ssize_t properties_at(
+    const uint8_t* record, int64_t size, int32_t magic, Py_ssize_t* length, Py_ssize_t* topic_length
+) noexcept nogil:
     """Return where the properties of a record begin, and their length; -1 when the lengths in it do not fit."""
     cdef Py_ssize_t topic_length_bytes = 2 if magic == MAGIC_V2 else 1
     cdef int64_t at = BODY_LENGTH_AT
@@ -71,7 +76,8 @@ cdef Py_ssize_t properties_at(const uint8_t* record, int64_t size, int32_t magic
     at += 4 + <int64_t>get32(record + at)
     if at + topic_length_bytes > size:
         return -1
-    at += topic_length_bytes + (<int64_t>record[at] << 8 | record[at + 1] if topic_length_bytes == 2 else record[at])
+    topic_length[0] = <Py_ssize_t>record[at] << 8 | record[at + 1] if topic_length_bytes == 2 else record[at]
+    at += topic_length_bytes + topic_length[0]
     if at + 2 > size:
         return -1
     length[0] = record[at] << 8 | record[at + 1]
@@ -443,7 +449,7 @@ cdef object pick_from(
     cdef const uint8_t* unit
     cdef const uint8_t* record
     cdef int32_t magic
-    cdef Py_ssize_t start, length
+    cdef Py_ssize_t start, length, topic_length
     cdef const uint8_t* at_node
     cdef Properties properties
     cdef int verdict
@@ -504,7 +510,7 @@ cdef object pick_from(
         if <int32_t>get32(record + TOTAL_SIZE_AT) != size or (magic != MAGIC_V1 and magic != MAGIC_V2):
             return None
         if accepts is not None:
-            start = properties_at(record, size, magic, &length)
+            start = properties_at(record, size, magic, &length, &topic_length)
             if start < 0:
                 return None
             verdict = VERDICT_UNSURE
@@ -745,6 +751,79 @@ def first_since(bytes units not None, window, int64_t first, int64_t timestamp):
         return low
     finally:
         PyBuffer_Release(&found)
+
+
+def is_of(record, str topic not None, str key not None):
+    """
+    Return whether all of ``record`` is a record of a topic, with a key: the unique one, or one of its keys.
+
+    None where the reference must look, `rmq.store.reader`.
+    """
+    cdef Py_ssize_t topic_size, key_size
+    cdef const char* topic_text
+    cdef const char* key_text
+    cdef Py_buffer found
+    try:
+        topic_text = PyUnicode_AsUTF8AndSize(topic, &topic_size)
+        key_text = PyUnicode_AsUTF8AndSize(key, &key_size)
+    except UnicodeEncodeError:
+        return None
+    # a value that is no UTF-8 has such characters for the reference
+    if memmem(key_text, key_size, b"\xef\xbf\xbd", 3) != NULL:
+        return None
+    PyObject_GetBuffer(record, &found, PyBUF_SIMPLE)
+    try:
+        verdict = has_key(<const uint8_t*>found.buf, found.len, topic_text, topic_size, key_text, key_size)
+    finally:
+        PyBuffer_Release(&found)
+    return None if verdict == VERDICT_UNSURE else verdict == VERDICT_YES
+
+
+cdef int has_key(
+    const uint8_t* record, Py_ssize_t size, const char* topic, Py_ssize_t topic_size, const char* key, Py_ssize_t key_size
+) noexcept nogil:
+    """Do the work of :func:`is_of`: YES, NO or UNSURE."""
+    cdef Py_ssize_t start, length, topic_length, most_topic = MAX_V1_TOPIC
+    cdef int32_t magic
+    cdef Properties properties
+    cdef Value value
+    cdef const uint8_t* end
+    cdef const uint8_t* blank
+    cdef int verdict
+    if size < MIN_RECORD_BYTES or get32(record + TOTAL_SIZE_AT) != <uint64_t>size:
+        return VERDICT_NO
+    magic = <int32_t>get32(record + MAGIC_CODE_AT)
+    if magic == MAGIC_V2:
+        most_topic = MAX_I16
+    elif magic != MAGIC_V1:
+        return VERDICT_NO
+    start = properties_at(record, size, magic, &length, &topic_length)
+    if start < 0 or length > MAX_I16 or not 0 < topic_length <= most_topic:
+        return VERDICT_NO
+    if topic_length != topic_size or memcmp(record + start - 2 - topic_length, topic, topic_size) != 0:
+        return VERDICT_NO
+    properties.start = record + start
+    properties.end = properties.start + length
+    properties.count = -1
+    verdict = find_value(&properties, <const uint8_t*>b"\x02UNIQ_KEY\x01", 10, &value)
+    if verdict == VERDICT_UNSURE or (verdict == VERDICT_YES and is_same(&value, key, key_size)):
+        return verdict
+    verdict = find_value(&properties, <const uint8_t*>b"\x02KEYS\x01", 6, &value)
+    if verdict != VERDICT_YES or key_size == 0:
+        return verdict if verdict == VERDICT_UNSURE else VERDICT_NO
+    end = value.start + value.length
+    while True:
+        blank = <const uint8_t*>memchr(value.start, c" ", end - value.start)
+        value.length = (end if blank == NULL else blank) - value.start
+        if is_same(&value, key, key_size):
+            return VERDICT_YES
+        if blank == NULL:
+            return VERDICT_NO
+        value.start = blank + 1
+
+
+cdef inline bint is_same(const Value* value, const char* text, Py_ssize_t size) noexcept nogil:
+    return value.length == size and memcmp(value.start, text, size) == 0
 
 
 def answer_known(

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, infer_types=False
 """
 The hot loops of the store, compiled: from the bytes of received sends to records, units, keys and answers (SendBatch),
-from records of the log to units and keys (walk_records), and from keys to entries of an index file (add_entries); and
-messages that are made from stored ones (MoveBatch).
+from records of the log to units and keys (walk_records), and from keys to their hashes (key_hash) and entries of an
+index file (add_entries); and messages that are made from stored ones (MoveBatch).
 
 They compute and change nothing outside of themselves (add_entries: the index file that it is given); what they return
 is written and shown by `rmq.store.appender.Appender` and `rmq.store.dispatch.Dispatcher`. Whatever is unusual in any way
@@ -144,6 +144,24 @@ cdef inline int32_t index_hash(uint32_t value) noexcept nogil:
     if value < 0x80000000u:
         return <int32_t>value
     return <int32_t>(0u - value) if value > 0x80000000u else 0
+
+
+def key_hash(str topic not None, str key not None):
+    """Do as `rmq.wire.record.index_key_hash`."""
+    return index_hash(hash_text(hash_text(0, topic) * 31 + c"#", key))
+
+
+cdef uint32_t hash_text(uint32_t value, str text):
+    """Go on with a Java hash over a text: over its UTF-16 units."""
+    cdef Py_UCS4 character
+    cdef uint32_t unit
+    for character in text:
+        unit = <uint32_t>character
+        if unit > 0xFFFF:
+            value = value * 31 + (0xD800 | (unit - 0x10000) >> 10)
+            unit = 0xDC00 | unit & 0x3FF
+        value = value * 31 + unit
+    return value
 
 
 # ---- the header of a send, as clients write it ----

@@ -114,6 +114,7 @@ def add_entries_slowly(file: IndexFile, pending: bytes, first: int) -> int:
 
 _compiled = load_compiled("rmq.store._record")
 add_entries: Callable[[IndexFile, bytes, int], int] = add_entries_slowly if _compiled is None else _compiled.add_entries
+key_hash: Callable[[str, str], int] = index_key_hash if _compiled is None else _compiled.key_hash
 
 
 class Index:
@@ -345,12 +346,12 @@ class Index:
 
     def find(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[int]:
         """Return up to ``max_count`` physical offsets of messages that may have this key, newest first."""
-        key_hash = index_key_hash(topic, key)
+        hashed = key_hash(topic, key)
         found: list[int] = []
         for index in reversed(self._list):
             if index.covers(begin_ms, end_ms):
                 file = self._file(index) if index.on_disk else None
-                found += index.find(file, key_hash, begin_ms, end_ms, max_count - len(found))
+                found += index.find(file, hashed, begin_ms, end_ms, max_count - len(found))
             if index.header.begin_timestamp < begin_ms or len(found) >= max_count:
                 break
         return found

@@ -66,10 +66,13 @@ MAX_KEPT_BYTES = 4 << 20
 _compiled: Any = load("rmq.store._pick")
 _pick: Any = _compiled and _compiled.pick
 _first_since: Any = _compiled and _compiled.first_since
+_is_of: Any = _compiled and _compiled.is_of
 #: when only so many units are left, a search by time reads them together
 SEARCH_UNITS = 1024
 #: and their messages, when they lie this close to each other
 SEARCH_BYTES = 4 << 20
+#: A single record is looked for in so many bytes: most have no more, and less is not faster to read without a map.
+USUAL_BYTES = 4096
 #: a query looks at most so often at earlier times until it finds something
 QUERY_ROUNDS = 3
 
@@ -443,16 +446,22 @@ class Reader:
 
     def message_at(self, phy_offset: int) -> bytes | None:
         """Return the record that starts at a place; None when none does."""
+        record = self._view_at(phy_offset)
+        if record is None:
+            return None
+        frame = read_frame(record, 0, len(record), phy_offset=None, check_crc=False)
+        return bytes(record) if isinstance(frame, Frame) else None
+
+    def _view_at(self, phy_offset: int) -> bytes | memoryview | None:
+        """Return what says of itself that it is the record at a place, whole or not; None when nothing does."""
         log = self._commit_log
         if phy_offset < log.min_offset or phy_offset + MIN_RECORD_BYTES > log.end:
             return None
-        head = log.view_some(phy_offset, MIN_RECORD_BYTES)
-        if len(head) < MIN_RECORD_BYTES or _I64_AT(head, PHY_OFFSET_AT)[0] != phy_offset:
+        found = log.view_some(phy_offset, USUAL_BYTES)
+        if len(found) < MIN_RECORD_BYTES or _I64_AT(found, PHY_OFFSET_AT)[0] != phy_offset:
             return None
-        size = SIZE_AND_MAGIC.unpack_from(head)[0]
-        data = log.read_some(phy_offset, max(0, size))
-        frame = read_frame(data, 0, len(data), phy_offset=phy_offset, check_crc=False)
-        return data if isinstance(frame, Frame) else None
+        size, _ = SIZE_AND_MAGIC.unpack_from(found)
+        return found[:size] if 0 <= size <= len(found) else log.view_some(phy_offset, size)
 
     # ---- by key ----
 
@@ -469,9 +478,9 @@ class Reader:
             if not places:
                 break
             for phy_offset in places:
-                data = self.message_at(phy_offset)
-                if data is not None and _has_key(data, topic, key):
-                    result.messages.append(data)
+                record = self._view_at(phy_offset)
+                if record is not None and _has_key(record, topic, key):
+                    result.messages.append(bytes(record))
             if result.messages:
                 break
             # Only strangers with the same hash so far: look at what is older than the oldest of them.
@@ -487,8 +496,14 @@ def _properties_of(record: bytes) -> str:
     return frame.properties.decode("utf-8", "replace") if isinstance(frame, Frame) else ""
 
 
-def _has_key(data: bytes, topic: str, key: str) -> bool:
-    frame = read_frame(data, 0, len(data), phy_offset=None, check_crc=False)
+def _has_key(record: bytes | memoryview, topic: str, key: str) -> bool:
+    """Return whether this is a record of a topic, with a key."""
+    found: bool | None = None if _is_of is None else _is_of(record, topic, key)
+    return _is_of_slowly(record, topic, key) if found is None else found
+
+
+def _is_of_slowly(record: bytes | memoryview, topic: str, key: str) -> bool:
+    frame = read_frame(record, 0, len(record), phy_offset=None, check_crc=False)
     if not isinstance(frame, Frame) or frame.topic != topic:
         return False
     properties = frame.properties.decode("utf-8", "replace")

@@ -33,7 +33,6 @@ from rmq.store.messages import (
     Message,
     PutResult,
     PutStatus,
-    QueryResult,
     Replication,
     StoreError,
 )
@@ -121,7 +120,7 @@ class MessageStore:
         reader = self._reader
         self.get, self.pull, self.pick = reader.get, reader.pull, reader.pick
         self.preloading, self.is_cold = reader.preloading, reader.is_cold
-        self.message_at, self.offset_by_time = reader.message_at, reader.offset_by_time
+        self.message_at, self.offset_by_time, self.query = reader.message_at, reader.offset_by_time, reader.query
         self._sync = LogSync(self._commit_log, clock, on_synced=self._synced, on_failure=self._fail)
         self._abort_file = AbortFile(disk, self._root)
         self._checkpoint_file = CheckpointFile(disk, self._root)
@@ -663,10 +662,6 @@ class MessageStore:
         """Return when a message was stored; None when there is none of that number."""
         queue = self._queues.get(topic, queue_id)
         return None if queue is None else self._reader.store_time(queue, queue_offset)
-
-    def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> QueryResult:
-        """Return the newest messages of a topic with a (unique) key.  See `Reader.query`."""
-        return self._reader.query(topic, key, max_count, begin_ms, end_ms)
 
     def in_memory_by_queue_offset(self, topic: str, queue_id: int, queue_offset: int) -> bool:
         """Tell whether a message lies near the end of the log (40 % of the memory); True when there is none."""

@@ -394,9 +394,12 @@ class History:
 
     def ask(self) -> RemotingCommand:
         chance = self.chance
-        code = chance.choice((14, 14, 14, 29, 30, 31, 33, 38, 38, 41, 41, 42, 202, 202, 208, 208))
+        code = chance.choice((12, 12, 14, 14, 14, 29, 30, 31, 33, 38, 38, 41, 41, 42, 202, 202, 208, 208))
         if code == 33:
             return RemotingCommand(33, version=409, ext_fields={"offset": str(self._place())})
+        if code == 12:
+            ext = {"topic": self.topic(), "key": "k", "maxNum": chance.choice(("1", "32")), "beginTimestamp": "0"}
+            return RemotingCommand(12, version=409, ext_fields=ext | {"endTimestamp": str(1 << 62)})
         if code in (41, 42):
             queues = ",".join(
                 f'{{"brokerName":"broker-a","queueId":{queue_id},"topic":"T"}}'
@@ -611,10 +614,10 @@ class LanesAndChangesTests(SynchronousTestCase):
         """
         for values, steps, seed, where, name, fault in (
             (VALUES, 150, 0, PullLane, "_has_other_terms", lambda _: False),
-            (DELETING, 150, 1, PullLane, "_not_found", _of_a_whole_queue),
+            (DELETING, 150, 0, PullLane, "_not_found", _of_a_whole_queue),
             (PAIR, 150, 0, lanes, "answers_at_once", lambda _: True),
             (VALUES, 100, 2, lanes, "answers_at_once", lambda config: config.broker_role is BrokerRole.ASYNC_MASTER),
-            (VALUES, 100, 1, MessageStore, "ordinary_queue", lambda store, *place: store._queues.get(*place)),
+            (VALUES, 100, 3, MessageStore, "ordinary_queue", lambda store, *place: store._queues.get(*place)),
         ):
             patch = self.patch(where, name, fault)
             self.assertRaises(self.failureException, replay, self, seed, values, steps)

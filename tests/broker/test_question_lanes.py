@@ -6,10 +6,11 @@ import json
 import random
 import re
 
-from rmq.broker import consumerlanes
+from rmq.broker import consumerlanes, questionlanes
 from rmq.broker.consumerlanes import LockLane
 from rmq.broker.questionlanes import (
     ConsumeStatsLane,
+    KeyLane,
     MaxOffsetLane,
     MessageLane,
     MinOffsetLane,
@@ -18,15 +19,20 @@ from rmq.broker.questionlanes import (
 )
 from rmq.runtime.disk.error import DiskError
 from rmq.wire.command import ONEWAY, RemotingCommand, decode_commands, encode_command
+from rmq.wire.record import decode_records
 from tests.broker.harness import OneBroker, SidesCase, heartbeat, send_ext
 from tests.needs import need_compiled
 from tests.otherclients import as_others_write
 from tests.remoting.peer import Peer
 from tests.seeds import SEED
 
-OF_QUEUES = (MaxOffsetLane, MinOffsetLane, OffsetByTimeLane, MessageLane, TopicStatsLane, ConsumeStatsLane)
-CODES = [LockLane.code, *(int(lane.contract.code) for lane in OF_QUEUES)]
+OF_STORE = (MaxOffsetLane, MinOffsetLane, OffsetByTimeLane, MessageLane, KeyLane, TopicStatsLane, ConsumeStatsLane)
+CODES = [LockLane.code, *(int(lane.contract.code) for lane in OF_STORE)]
 TOPICS, GROUPS = ("T", "U", "absent", "ü"), ("g", "h", "absent")
+#: the last two have the same hash
+KEYS = ("k", "ü", "Aa", "BB")
+
+BY_KEY = {"topic": "T", "key": "key", "maxNum": "9", "beginTimestamp": "0", "endTimestamp": str(1 << 62)}
 
 
 def lock_body(chance: random.Random) -> bytes:
@@ -47,7 +53,9 @@ def random_request(chance: random.Random, one: OneBroker) -> RemotingCommand:
     topic, group, queue_id = chance.choice(TOPICS), chance.choice(GROUPS), chance.choice("0123")
     kind = chance.random()
     if kind < 0.1:
-        return RemotingCommand(310, ext_fields=send_ext(chance.choice("TU"), queue_id=int(queue_id)), body=b"body")
+        props = f"KEYS\x01{chance.choice(KEYS)} {chance.choice(KEYS)}\x02UNIQ_KEY\x01{chance.choice(KEYS)}"
+        sent = send_ext(chance.choice("TU"), queue_id=int(queue_id), props=chance.choice(("", props, props)))
+        return RemotingCommand(310, ext_fields=sent, body=b"body")
     if kind < 0.2:
         ext = {"consumerGroup": group, "topic": topic, "queueId": queue_id, "commitOffset": str(chance.randrange(9))}
         return RemotingCommand(15, ext_fields=ext)
@@ -71,6 +79,11 @@ def random_request(chance: random.Random, one: OneBroker) -> RemotingCommand:
         "timestamp": mostly(str(now - chance.randrange(100_000)), "-1", "0", str(1 << 63), "x", str(now + 9)),
         "boundaryType": chance.choice(("UPPER", "LOWER", "")),
         "offset": mostly(str(chance.choice((0, 0, 0, 100))), "-1", str(1 << 62), "x"),
+        "key": mostly(chance.choice(KEYS), "", "k k", "absent", "\ufffd"),
+        "maxNum": mostly(chance.choice(("1", "3", "32")), "0", "-1", "99", "x"),
+        "beginTimestamp": mostly("0", str(now - chance.randrange(100_000)), "-1", str(1 << 63)),
+        "endTimestamp": mostly(str(1 << 62), str(now - chance.randrange(100_000)), "0", "x"),
+        "_UNIQUE_KEY_QUERY": chance.choice(("true", "TRUE", "false", "1", "")),
     }
     for name in chance.sample(sorted(ext), k=chance.choice((0, 1, 2))):
         del ext[name]
@@ -202,10 +215,24 @@ class QuestionLaneTests(SidesCase):
             self.assertLessEqual(len(self.lanes[41]._known), 3)
         self.assertEqual(self.taken[41], 8)
 
+    def test_messages_of_a_key(self) -> None:
+        """They are found once they are stored; nothing found, and more than a frame holds, is left to the responder."""
+        self.assertEqual(self.ask(12, BY_KEY).code, 22)
+        for body in b"one", b"two":
+            self.ask(310, send_ext("T", props="KEYS\x01key"), body)
+            answer = self.ask(12, BY_KEY)
+            self.assertEqual(decode_records(answer.body or b"")[-1].body, body)
+        self.assertEqual(self.taken[12], 2)
+        self.patch(questionlanes, "MAX_FOUND_BYTES", len(answer.body or b"") - 1)
+        self.assertEqual(self.ask(12, BY_KEY).body, answer.body)
+        self.assertEqual(self.taken[12], 2)
+
     def test_a_disk_that_does_not_answer(self) -> None:
         """The ordinary way says what the disk says, and the next question is answered."""
+        self.ask(310, send_ext("T", props="KEYS\x01key"))
         questions: list[tuple[int, dict[str, str]]] = [
             (33, {"offset": "0"}),
+            (12, BY_KEY),
             (202, {"topic": "T"}),
             (29, {"topic": "T", "queueId": "0", "timestamp": "5"}),
         ]
@@ -243,6 +270,6 @@ class QuestionLaneTests(SidesCase):
         """Its log can be cut where nobody sees it."""
         one = OneBroker({"brokerRole": "SLAVE", "brokerId": "1"}, seed=3)
         lanes = one.service.responders.chunk_lanes
-        self.assertEqual([code in lanes for code in (29, 30, 31, 33, 202, 208)], [True] * 4 + [False] * 2)
+        self.assertEqual([code in lanes for code in (12, 29, 30, 31, 33, 202, 208)], [True] * 5 + [False] * 2)
         one.end()
         self.flushLoggedErrors()

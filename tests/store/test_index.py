@@ -57,6 +57,8 @@ class HasherTests(SynchronousTestCase):
         expected = index_key_hash("TopicTest", key)
         self.assertEqual(self.hasher.unique(self.queue, key), expected)
         self.assertEqual(self.hasher.key(self.queue, key), expected)
+        self.assertEqual(index.key_hash("TopicTest", key), expected)
+        self.assertEqual(index.key_hash(key, "k"), index_key_hash(key, "k"))
 
 
 class IndexCase(SynchronousTestCase):

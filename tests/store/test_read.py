@@ -5,15 +5,48 @@ from __future__ import annotations
 import itertools
 import random
 from bisect import bisect_left
+from collections import Counter
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.store import reader
 from rmq.store.config import BrokerRole
 from rmq.store.messages import GetResult, GetStatus
-from rmq.wire.record import decode_record, java_hash, tags_code
+from rmq.wire.record import MAGIC_V2, SIZE_AND_MAGIC, decode_record, encode_record, java_hash, tags_code
+from tests.needs import need_compiled
 from tests.seeds import SEED
-from tests.store.support import Box, log_events, message, queue_records, unique_key
+from tests.store.support import BORN, HOST, Box, log_events, message, queue_records, unique_key
+
+KEYS = ("k", "", "ü k", "K" * 300)
+
+
+def any_record(chance: random.Random, topic: bytes) -> bytes:
+    """Return a record of version 1 or 2 with keys or none, one in four of them damaged."""
+    names = chance.choices(("UNIQ_KEY", "KEYS", "TAGS", "xKEYS", ""), k=chance.choice((0, 1, 2, 5, 40)))
+    values = (*KEYS, "k k", " x k", "ü  ü")
+    properties = "\x02".join(name + chance.choice("\x01\x01\x01=") + chance.choice(values) for name in names).encode()
+    if chance.random() < 0.1:
+        properties = properties.replace(b"k", b"\xff")
+    body = bytes(chance.choice((0, 1, 200)))
+    record = encode_record(
+        topic=topic,
+        queue_id=0,
+        body=body,
+        properties=properties,
+        born_timestamp=1,
+        store_timestamp=1,
+        born_host=chance.choice((BORN, (bytes(16), 1))),
+        store_host=chance.choice((HOST, (bytes(16), 1))),
+    )
+    if chance.random() < 0.3:
+        at = len(record) - len(properties) - 2 - len(topic) - 1
+        record = SIZE_AND_MAGIC.pack(len(record) + 1, MAGIC_V2) + record[8:at] + b"\0" + record[at:]
+    if chance.random() < 0.25:
+        changed = bytearray(record)
+        at = chance.choice((chance.randrange(8), 39, 84 + chance.randrange(4), chance.randrange(len(record))))
+        changed[at] = chance.choice((0, 1, 2, 127, 128, 255, len(record) & 255))
+        record = bytes(changed[: chance.choice((len(changed), len(changed), at))])
+    return record
 
 
 class GetTests(SynchronousTestCase):
@@ -282,6 +315,21 @@ class ByKeyTests(SynchronousTestCase):
         result = self.store.query("Topic", "k0", 1, 0, 1 << 60)
         self.assertEqual(result.last_update_phy_offset, self.results[-1].phy_offset)
         self.assertEqual(result.last_update_timestamp, self.results[-1].store_timestamp)
+
+    def test_compiled(self) -> None:
+        """Whatever a record has, and is damaged by, the compiled look says what the reference says, or nothing."""
+        need_compiled("rmq.store._pick")
+        verdicts = Counter[bool | None]()
+        for number in range(10_000):
+            chance = random.Random(f"{SEED}/{number}")
+            topic = chance.choice(("T", "T", "T", "ü", "t" * 127, "t" * 128, ""))
+            key = chance.choice((*KEYS, "\ufffd", "\ud800"))
+            record = any_record(chance, chance.choice((topic, topic, topic, "U")).encode())
+            found = reader._compiled.is_of(chance.choice((bytes, memoryview))(record), topic, key)
+            verdicts[found] += 1
+            if found is not None:
+                self.assertIs(found, reader._is_of_slowly(record, topic, key), f"seed {SEED}, number {number}")
+        self.assertGreater(min(verdicts[True], verdicts[False], verdicts[None]), 200, f"seed {SEED}")
 
     def test_without_index(self) -> None:
         """messageIndexEnable=false keeps no index and finds nothing."""

@@ -15,10 +15,10 @@ from rmq.broker.consumerfilters import ConsumerFilters
 from rmq.broker.sessions import ConsumerGroups
 from rmq.broker.settings import Settings
 from rmq.remoting.responders import Refuse, Reply, Request, responds_to
+from rmq.store.messages import QueryResult
 from rmq.store.store import MessageStore
 from rmq.wire.api.pulling import (
     QUERY_MESSAGE,
-    UNIQUE_KEY_QUERY,
     VIEW_MESSAGE_BY_ID,
     QueryMessageHeader,
     QueryMessageReply,
@@ -31,7 +31,6 @@ from rmq.wire.api.topics import (
     QueryConsumeQueueHeader,
 )
 from rmq.wire.codes import ResponseCode
-from rmq.wire.extfields import parse_boolean
 from rmq.wire.record import PHY_OFFSET_AT
 
 _I64 = struct.Struct(">q")
@@ -52,16 +51,9 @@ class QueryResponder:
     @responds_to(QUERY_MESSAGE)
     def query(self, request: Request[QueryMessageHeader, None]) -> Reply:
         """
-        Newest first, at most ``maxMsgsNumBatch``; a query by unique key asks for ``defaultQueryMaxNum``.
-
         Java: QueryMessageProcessor#queryMessage
         """
-        header, config = request.header, self._settings.setup.store
-        count = header.max_num
-        if parse_boolean(request.command.ext_fields.get(UNIQUE_KEY_QUERY, "")):
-            count = config.default_query_max_num
-        count = min(max(count, 0), config.max_msgs_num_batch)
-        found = self._store.query(header.topic, header.key, count, header.begin_timestamp, header.end_timestamp)
+        found = self.find(request.header)
         reply = QueryMessageReply(
             index_last_update_timestamp=found.last_update_timestamp,
             index_last_update_phyoffset=found.last_update_phy_offset,
@@ -73,6 +65,13 @@ class QueryResponder:
                 header=QueryMessageReply(index_last_update_timestamp=0, index_last_update_phyoffset=0),
             )
         return Reply(reply, body=b"".join(found.messages))
+
+    def find(self, header: QueryMessageHeader) -> QueryResult:
+        """Return the newest messages, at most ``maxMsgsNumBatch``; by unique key at most ``defaultQueryMaxNum``."""
+        config = self._settings.setup.store
+        count = config.default_query_max_num if header.unique_key_query else header.max_num
+        count = min(max(count, 0), config.max_msgs_num_batch)
+        return self._store.query(header.topic, header.key, count, header.begin_timestamp, header.end_timestamp)
 
     @responds_to(VIEW_MESSAGE_BY_ID)
     def view(self, request: Request[ViewMessageHeader, None]) -> Reply:

@@ -59,7 +59,7 @@ class QueryMessageHeader(msgspec.Struct, rename="camel", kw_only=True):
     """
     Messages of a topic by key, stored between two epoch milliseconds.
 
-    Java: QueryMessageRequestHeader
+    Java: QueryMessageRequestHeader, and MixAll#UNIQUE_MSG_QUERY_FLAG beside it
     """
 
     topic: str
@@ -67,6 +67,7 @@ class QueryMessageHeader(msgspec.Struct, rename="camel", kw_only=True):
     max_num: Int32
     begin_timestamp: Int64
     end_timestamp: Int64
+    unique_key_query: bool | None = msgspec.field(default=None, name=UNIQUE_KEY_QUERY)
 
 
 class QueryMessageReply(msgspec.Struct, rename="camel", kw_only=True):

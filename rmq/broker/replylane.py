@@ -12,7 +12,6 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 
 from rmq.broker.lanes import SendLane, answers_at_once
 from rmq.broker.responders.replies import PUSH_TIMEOUT_MS, ReplyResponder
@@ -66,14 +65,13 @@ class _StoreReplies(SendLane):
 
     code = int(RequestCode.SEND_REPLY_MESSAGE_V2)
 
-    def takes(self, frame: bytes, channel: Channel) -> bool:
-        """Return whether it would store a reply now."""
-        if not self._is_open():
-            return False
-        batch, known, host = self._batch, self._known, channel.peer_host
-        if not batch.parse(frame, 0, known, host) and batch.unknown and self.learn(batch.unknown):
-            batch.parse(frame, 0, known, host)
-        return bool(batch.count)
+    def admits(self, name: bytes, queue_id: int) -> bool:
+        """Return whether messages to that queue are accepted without further checks, and the queue is there."""
+        return self._is_open() and (self._has(name, queue_id) or (self.learn(name) and self._has(name, queue_id)))
+
+    def _has(self, name: bytes, queue_id: int) -> bool:
+        topic = self._known.get(name)
+        return topic is not None and queue_id < len(topic.queues) and topic.queues[queue_id] is not None
 
 
 class _StoreLongNames(_StoreReplies):
@@ -84,6 +82,8 @@ class _StoreLongNames(_StoreReplies):
 
 class ReplyLane:
     """Push the replies at the front of received bytes; those of a client that is not here are left to the responder."""
+
+    _log = Logger()
 
     def __init__(
         self,
@@ -99,15 +99,20 @@ class ReplyLane:
         self.replies = replies
         self.clock = clock
         self.stores = stores
-        #: replies that were pushed and not yet acknowledged
+        #: replies that were pushed and not yet answered
         self.waiting = 0
+        #: those that were acknowledged in this turn
+        self._ready: list[_Pushed] = []
         self._settings = settings
         self._producers = producers
 
     def __call__(self, data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
         """See :class:`rmq.remoting.responders.ChunkLane`."""
         if self._settings.setup.broker.store_reply_message_enable:
-            while self.waiting < MAX_WAITING_ANSWERS and (stop := self._push(data, position, channel)):
+            while position < len(data) and self.waiting < MAX_WAITING_ANSWERS:
+                stop = self._push(data, position, channel)
+                if not stop:
+                    break
                 position = stop
         return position, 0
 
@@ -117,13 +122,12 @@ class ReplyLane:
         found = _compiled.read_reply(data, position, self.code, time_ms)
         if found is None:
             return 0
-        stop, body, client_id, fields = found
+        stop, body, client_id, topic, queue_id, fields = found
         requester = self._producers.find_client(client_id)
         link: Any = None if requester is None else requester.channel
         if link is None or link.sign is not None or stop - position > MAX_FRAME_BYTES - _MORE_BYTES:
             return 0
-        frame = data[position:stop]
-        if not self.stores.takes(frame, channel):
+        if not self.stores.admits(topic, queue_id):
             return 0
         setup = self._settings.setup
         head = b'{"code":%d,"extFields":{%b,"bornHost":"%b","storeHost":"%b:%d","storeTimestamp":"%d"},"flag":0,' % (
@@ -139,58 +143,71 @@ class ReplyLane:
             return encode_frame(0, b'%b"language":"JAVA","opaque":%d%b' % (head, opaque, _TAIL), data[body:stop])
 
         self.waiting += 1
-        waiting = _Pushed(self, frame, client_id, channel)
-        done = link.call(PUSH_REPLY_MESSAGE_TO_CLIENT.code, pushed, timeout_ms=PUSH_TIMEOUT_MS)
-        done.addCallback(_checked, link.peer).addCallbacks(waiting.acknowledged, waiting.failed).addErrback(
-            waiting.broken
-        )
+        reply = _Pushed(self, data[position:stop], client_id, link.peer, channel)
+        link.call(PUSH_REPLY_MESSAGE_TO_CLIENT.code, pushed, reply, timeout_ms=PUSH_TIMEOUT_MS)
         return int(stop)
 
+    def acknowledged(self, reply: _Pushed) -> None:
+        """Store and answer a reply, with what else is acknowledged in this turn."""
+        if not self._ready:
+            self.clock.callLater(0, self._store)
+        self._ready.append(reply)
 
-def _checked(answer: RemotingCommand, client: str) -> None:
-    """Raise Refused unless the client has taken the reply."""
-    if answer.code:
-        read_response(PUSH_REPLY_MESSAGE_TO_CLIENT, answer, client)
+    def _store(self) -> None:
+        ready, self._ready = self._ready, []
+        try:
+            answers, _ = self.stores.together([(reply.frame, reply.channel) for reply in ready])
+            for reply, answer in zip(ready, answers, strict=True):
+                reply.stored(answer)
+        except Exception as ours:  # noqa: BLE001 - costs these connections, not the reactor's other ones
+            self._log.failure("replies could not be processed")
+            for reply in ready:
+                reply.broken(ours)
 
 
 class _Pushed:
     """A reply whose client has not acknowledged it yet."""
 
-    __slots__ = ("_began_s", "_channel", "_client_id", "_frame", "_lane")
+    __slots__ = ("_began_s", "_client", "_client_id", "_lane", "channel", "frame")
 
-    _log = Logger()
-
-    def __init__(self, lane: ReplyLane, frame: bytes, client_id: str, channel: Channel) -> None:
+    def __init__(self, lane: ReplyLane, frame: bytes, client_id: str, client: str, channel: Channel) -> None:
+        self.frame = frame
+        self.channel = channel
         self._lane = lane
-        self._frame = frame
         self._client_id = client_id
-        self._channel = channel
+        self._client = client
         self._began_s = channel.last_active_s
 
-    def acknowledged(self, _: None) -> None:
-        """Store and answer the reply."""
-        answers: list[bytes] = []
-        if self._lane.stores(self._frame, 0, answers, self._channel)[0]:
-            self._end(b"".join(answers))
+    def callback(self, answer: RemotingCommand) -> None:
+        """See :class:`rmq.remoting.channel.Done`."""
+        try:
+            if answer.code:
+                read_response(PUSH_REPLY_MESSAGE_TO_CLIENT, answer, self._client)
+        except RequestFailed as error:
+            self.errback(error)
         else:
+            self._lane.acknowledged(self)
+
+    def errback(self, error: Exception) -> None:
+        """Store it, and answer that it was not taken."""
+        self._respond(self._lane.replies.untaken(self._client_id, self.channel.peer, error))
+
+    def stored(self, answer: bytes | None) -> None:
+        """Answer it; None leaves that, and storing it, to the responder."""
+        if answer is None:
             self._respond(None)
+        else:
+            self._end(answer)
 
-    def failed(self, failure: Failure) -> None:
-        """Store the reply, and answer that it was not taken."""
-        failure.trap(RequestFailed)
-        error: Any = failure.value
-        self._respond(self._lane.replies.untaken(self._client_id, self._channel.peer, error))
-
-    def broken(self, failure: Failure) -> None:
+    def broken(self, error: Exception) -> None:
         """Close the connection, as for any lane that fails."""
-        self._log.failure("{peer}: a reply could not be processed", failure, peer=self._channel.peer)
-        self._channel.close(f"internal error: {failure.value}")
+        self.channel.close(f"internal error: {error}")
         self._end(None)
 
     def _respond(self, trouble: str | None) -> None:
         """Leave the rest to the responder."""
-        (command,) = decode_commands(self._frame)
-        request: Request[None, bytes] = Request(None, command.body or b"", command, self._channel)
+        (command,) = decode_commands(self.frame)
+        request: Request[None, bytes] = Request(None, command.body or b"", command, self.channel)
         written = self._lane.table.finish(command, lambda: self._lane.replies.finish(request, trouble))
         if isinstance(written, Deferred):
             written.addCallback(self._end)
@@ -201,5 +218,5 @@ class _Pushed:
         lane = self._lane
         lane.waiting -= 1
         if answer is not None:
-            self._channel.write(answer)
+            self.channel.write(answer)
         lane.table.stats.observe(lane.code, lane.clock.seconds() - self._began_s)

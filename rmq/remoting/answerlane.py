@@ -1,8 +1,8 @@
 """
 The fast path of answers to our own requests that say nothing but that they succeeded.
 
-The reference is :meth:`rmq.remoting.channel.Channel.received` with what `rmq.wire.command` decodes, which has version and
-language of the peer, too. It needs the compiled module `rmq.remoting._fastpath`.
+The reference is :meth:`rmq.remoting.channel.Channel.received` with what `rmq.wire.command` decodes, which has version
+and language of the peer, too. It needs the compiled module `rmq.remoting._fastpath`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class AnswerLane:
 
     def __call__(self, data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
         """See :class:`rmq.remoting.responders.ChunkLane`."""
-        while found := _compiled.read_answer(data, position):
+        while position < len(data) and (found := _compiled.read_answer(data, position)):
             position, opaque = found
             channel.received(RemotingCommand(self.code, opaque, RESPONSE))
         return position, 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from twisted.internet.defer import Deferred, fail, maybeDeferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -36,12 +36,20 @@ RB = TypeVar("RB")
 Closed = Callable[["Channel", str], object]
 
 
+class Done(Protocol):
+    """Gets the answer to a request, or why there is none: a Deferred, or what is less."""
+
+    def callback(self, result: RemotingCommand, /) -> object: ...
+
+    def errback(self, fail: Exception, /) -> object: ...
+
+
 class _Call:
     """A request that waits for its answer."""
 
     __slots__ = ("code", "done", "timeout_ms")
 
-    def __init__(self, code: int, timeout_ms: float, done: Deferred[RemotingCommand]) -> None:
+    def __init__(self, code: int, timeout_ms: float, done: Done) -> None:
         self.code = code
         self.timeout_ms = timeout_ms
         self.done = done
@@ -174,24 +182,33 @@ class Channel:
         Fails with RequestTimeout or Unreachable. A ProtocolError when the command is too long.
         """
 
-        def signed(opaque: int) -> bytes:
-            command.opaque = opaque
+        opaque = -1
+
+        def signed(number: int) -> bytes:
+            nonlocal opaque
+            command.opaque = opaque = number
             if self.sign is not None:
                 self.sign(command)
             return encode_command(command)
 
-        return self.call(command.code, signed, timeout_ms=timeout_ms)
+        def give_up(_: object) -> None:
+            self._calls.forget(opaque)
 
-    def call(self, code: int, frame_of: Callable[[int], bytes], *, timeout_ms: float) -> Deferred[RemotingCommand]:
-        """As :meth:`request`, for a request whose frame ``frame_of`` makes of the opaque; not signed."""
+        done: Deferred[RemotingCommand] = Deferred(give_up)
+        self.call(command.code, signed, done, timeout_ms=timeout_ms)
+        return done
+
+    def call(self, code: int, frame_of: Callable[[int], bytes], done: Done, *, timeout_ms: float) -> None:
+        """As :meth:`request`, for a request whose frame ``frame_of`` makes of the opaque; it is not signed."""
         if self._reason is not None:
-            return fail(Unreachable(self.peer, f"the connection to {self.peer} is closed: {self._reason}"))
+            done.errback(Unreachable(self.peer, f"the connection to {self.peer} is closed: {self._reason}"))
+            return
         deadline = self._clock.seconds() + timeout_ms / 1000
-        done: Deferred[RemotingCommand] = Deferred(lambda _: self._give_up(opaque))
         try:
             opaque = self._calls.add(_Call(code, timeout_ms, done), deadline)
         except TooManyWaiting as error:
-            return fail(Unreachable(self.peer, f"{self.peer} does not answer: {error}"))
+            done.errback(Unreachable(self.peer, f"{self.peer} does not answer: {error}"))
+            return
         frame = b""
         try:
             frame = frame_of(opaque)
@@ -202,7 +219,6 @@ class Channel:
             self._timer = DeadlineTimer(self._clock, self._calls.next_deadline, self._expire)
         self._timer.arm()
         self.write(frame)
-        return done
 
     def close(self, reason: str) -> None:
         """
@@ -287,9 +303,6 @@ class Channel:
         maybeDeferred(callback, self, self._reason or "").addErrback(
             lambda failure: self._log.failure("a callback of {peer}'s end failed", failure, peer=self.peer)
         )
-
-    def _give_up(self, opaque: int) -> None:
-        self._calls.forget(opaque)
 
     def _expire(self, now_s: float) -> None:
         for call in self._calls.expire(now_s):

@@ -1681,8 +1681,8 @@ def read_reply(bytes data, Py_ssize_t position, int64_t code, int64_t now_ms):
     """
     Read the reply of that code to a client's request at ``data[position]``, which comes ``now_ms``.
 
-    Returns (where its frame ends, where its body begins, the client, the members of the extFields with which it is pushed, up
-    to unitMode); None for one that is not plain. A batch of that code reads it, too.
+    Returns (where its frame ends, where its body begins, the client, topic, queue id, the members of the extFields with which
+    it is pushed, up to unitMode); None for one that is not plain.
     """
     cdef Header header
     cdef Text body
@@ -1726,6 +1726,8 @@ def read_reply(bytes data, Py_ssize_t position, int64_t code, int64_t now_ms):
         body.at - <const uint8_t*>PyBytes_AS_STRING(data) + body.size,
         body.at - <const uint8_t*>PyBytes_AS_STRING(data),
         bytes_of(client.at, client.size).decode("ascii"),
+        bytes_of(found[6].at, found[6].size),
+        numbers[1],
         b'"producerGroup":"%b","topic":"%b","defaultTopic":"%b","defaultTopicQueueNums":"%d","queueId":"%d","sysFlag":"%d",'
         b'"bornTimestamp":"%d","flag":"%d","properties":"PUSH_REPLY_TIME\\u0001%d\\u0002%b",%b"unitMode":"%b"' % (
             bytes_of(found[5].at, found[5].size), bytes_of(found[6].at, found[6].size), bytes_of(found[7].at, found[7].size),

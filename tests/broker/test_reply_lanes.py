@@ -183,6 +183,21 @@ class ReplyLaneTests(SidesCase):
         self.assertEqual(puts[0].totals(TOPIC_PUT_NUMS), puts[1].totals(TOPIC_PUT_NUMS))
         self.assertEqual(puts[0].put_failures, puts[1].put_failures)
 
+    def test_plain_replies(self) -> None:
+        """They never come to the responder, once the topic has its queue; those of one turn are stored together."""
+
+        def refused(*_: object) -> None:
+            raise AssertionError("left to the responder")
+
+        lane = self.lane()
+        self.patch(type(lane.replies), "finish", refused)
+        for _ in range(2):
+            frames = [RemotingCommand(325, opaque=at, ext_fields=send_ext(TOPIC, props=PROPERTIES)) for at in range(3)]
+            self.write(self.repliers, b"".join(map(encode_command, frames)))
+            self.acknowledge(*self.pushes())
+            self.assertEqual([answer.code for answer in self.answers()], [0, 0, 0])
+        self.assertEqual(self.pushed, 6)
+
     def test_not_taken(self) -> None:
         """The requester refuses, is silent, or goes: the reply is stored, and the replier knows."""
         for how in ("refuses", "is silent", "goes"):
@@ -226,7 +241,7 @@ class ReplyLaneTests(SidesCase):
 
         self.reply()
         (pushed,) = self.pushes()
-        self.patch(type(self.lane().stores), "__call__", broken)
+        self.patch(self.lane().stores, "together", broken)
         self.write(self.requesters[:1], encode_command(RemotingCommand(0, pushed.opaque, RESPONSE)))
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
         self.assertTrue(self.repliers[0].closed)

@@ -68,7 +68,7 @@ class ReplyResponder:
         header = read_header(request.command)
         return await self._finish(header, request, header.queue_id, trouble)
 
-    def untaken(self, client_id: str, replier: str, error: RequestFailed) -> str:
+    def untaken(self, client_id: str, replier: str, error: Exception) -> str:
         """Log why the requester has not acknowledged a reply; return the remark of the answer to the replier."""
         self._log.warn(
             "a reply from {replier} was not taken by client {client_id}: {error}",

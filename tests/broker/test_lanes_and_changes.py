@@ -165,6 +165,8 @@ class Both(Twins):
     def restart(self, values: dict[str, str], *, ends: str) -> None:
         """Stop or kill both, and start them with other values."""
         self.history.append(f"restart {ends} {values}")
+        if not self.is_up(AT_SLAVE):
+            self.kill_or_start_slave()
         for one in self.brokers:
             one.node.disk.recover()
             one.node.kill() if ends == "killed" else one.stop()

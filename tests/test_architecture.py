@@ -92,6 +92,7 @@ ALLOWED_FROM = {("random", "Random")}
 
 EXCEPT_EXCEPTION_FILES = {
     "rmq/broker/longpoll.py",
+    "rmq/broker/replylane.py",
     "rmq/store/dispatch.py",
     "rmq/remoting/responders.py",
     "rmq/remoting/protocol.py",

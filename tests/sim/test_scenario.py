@@ -329,7 +329,8 @@ class JudgementTests(RunCase):
 
             def keys(run: Run, number: int = number) -> None:
                 store = run.cluster.members[number].broker.store
-                self.patch(store, "query", lambda *given: MessageStore.query(store, given[0], "x", *given[2:]))
+                query = store.query
+                self.patch(store, "query", lambda *given: query(given[0], "x", *given[2:]))
 
             found = self.violations("check", keys)
             self.assertEqual(len(found), scenario.MAX_REPORTED + 1)

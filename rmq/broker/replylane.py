@@ -157,12 +157,13 @@ class ReplyLane:
         ready, self._ready = self._ready, []
         try:
             answers, _ = self.stores.together([(reply.frame, reply.channel) for reply in ready])
-            for reply, answer in zip(ready, answers, strict=True):
-                reply.stored(answer)
         except Exception as ours:  # noqa: BLE001 - costs these connections, not the reactor's other ones
             self._log.failure("replies could not be processed")
             for reply in ready:
                 reply.broken(ours)
+            return
+        for reply, answer in zip(ready, answers, strict=True):
+            reply.stored(answer)
 
 
 class _Pushed:

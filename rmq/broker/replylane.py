@@ -125,7 +125,7 @@ class ReplyLane:
         stop, body, client_id, topic, queue_id, fields = found
         requester = self._producers.find_client(client_id)
         link: Any = None if requester is None else requester.channel
-        if link is None or link.sign is not None or stop - position > MAX_FRAME_BYTES - _MORE_BYTES:
+        if link is None or stop - position > MAX_FRAME_BYTES - _MORE_BYTES:
             return 0
         if not self.stores.admits(topic, queue_id):
             return 0

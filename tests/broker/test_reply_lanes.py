@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from rmq.broker import replylane
 from rmq.broker.replylane import ReplyLane
 from rmq.broker.stats import TOPIC_PUT_NUMS
 from rmq.remoting.channel import Channel
-from rmq.wire.command import ONEWAY, RESPONSE, RemotingCommand, decode_commands, encode_command
+from rmq.remoting.protocol import MAX_WAITING_ANSWERS
+from rmq.wire.command import ONEWAY, RESPONSE, RemotingCommand, encode_command
 from tests.broker.harness import OneBroker, RawClient, SidesCase, heartbeat, send_ext
 from tests.needs import need_compiled
 from tests.otherclients import LONG_NAMES, as_others_write
@@ -185,18 +187,63 @@ class ReplyLaneTests(SidesCase):
 
     def test_plain_replies(self) -> None:
         """They never come to the responder, once the topic has its queue; those of one turn are stored together."""
+        lane = self.lane()
+        for queue_id in "011":  # makes the topic and queue 0, then queue 1
+            self.reply(b="N", e=queue_id)
+            pushed = self.pushed
+            self.acknowledge(*self.pushes())
+            self.answers()
+        self.assertEqual(pushed, 1)
 
         def refused(*_: object) -> None:
             raise AssertionError("left to the responder")
 
-        lane = self.lane()
         self.patch(type(lane.replies), "finish", refused)
+        writes: list[int] = []
+        store = lane.stores.together
+
+        def counted(chunks: list[tuple[bytes, Channel]]) -> object:
+            writes.append(len(chunks))
+            return store(chunks)
+
+        self.patch(lane.stores, "together", counted)
         for _ in range(2):
-            frames = [RemotingCommand(325, opaque=at, ext_fields=send_ext(TOPIC, props=PROPERTIES)) for at in range(3)]
+            frames = [RemotingCommand(325, opaque=at, ext_fields=send_ext("N", props=PROPERTIES)) for at in range(3)]
             self.write(self.repliers, b"".join(map(encode_command, frames)))
             self.acknowledge(*self.pushes())
             self.assertEqual([answer.code for answer in self.answers()], [0, 0, 0])
-        self.assertEqual(self.pushed, 6)
+        self.assertEqual((self.pushed, sum(writes), 0 in writes), (7, 6, False))
+        self.assertGreater(max(writes), 1)
+
+    def test_settings(self) -> None:
+        """Those that change what happens to a reply leave it to the responder at once."""
+        for setting in b"storeReplyMessageEnable=false", b"brokerPermission=4":
+            self.reply()
+            self.acknowledge(*self.pushes())
+            self.answers()
+            pushed = self.pushed
+            for one in self.sides:
+                self.assertEqual(one.connect().ask(25, body=setting).code, 0)
+            self.reply()
+            self.acknowledge(*self.pushes())
+            self.answers()
+            self.assertEqual(self.pushed, pushed, setting)
+            for one in self.sides:
+                one.connect().ask(25, body=b"storeReplyMessageEnable=true\nbrokerPermission=6")
+        self.assertEqual(self.pushed, 2)
+
+    def test_limits(self) -> None:
+        """What would be too long as a push, and more than may wait, is the responder's."""
+        self.reply()
+        self.patch(replylane, "MAX_FRAME_BYTES", 1024 + 300)
+        self.reply()
+        self.patch(replylane, "MAX_FRAME_BYTES", 1 << 24)
+        self.lane().waiting += MAX_WAITING_ANSWERS - 1
+        self.reply()
+        self.lane().waiting -= MAX_WAITING_ANSWERS - 1
+        self.acknowledge(*self.pushes())
+        self.assertEqual([answer.code for answer in self.answers()], [0, 0, 0])
+        self.assertEqual(self.pushed, 1)
 
     def test_not_taken(self) -> None:
         """The requester refuses, is silent, or goes: the reply is stored, and the replier knows."""
@@ -248,14 +295,8 @@ class ReplyLaneTests(SidesCase):
         self.assertEqual(self.lane().waiting, 0)
 
     def test_where_there_is_no_lane(self) -> None:
-        """Where replies are not stored, or wait for the disk or for slaves."""
+        """Where replies wait for the disk or for slaves."""
         for values in ({"flushDiskType": "SYNC_FLUSH"}, {"brokerRole": "SYNC_MASTER"}):
             one = OneBroker(values)
             self.assertTrue(one.service.responders.chunk_lanes.keys().isdisjoint(self.codes))
             one.end()
-        one = OneBroker({"storeReplyMessageEnable": "false"})
-        lane: Any = one.service.responders.chunk_lanes[325]
-        frame = encode_command(RemotingCommand(325, ext_fields=send_ext(TOPIC, props=PROPERTIES)))
-        self.assertEqual(lane(frame, 0, [], None), (0, 0))
-        one.end()
-        self.assertEqual(decode_commands(frame)[0].code, 325)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any
 
@@ -11,6 +12,7 @@ from rmq.broker.stats import TOPIC_PUT_NUMS
 from rmq.remoting.channel import Channel
 from rmq.remoting.protocol import MAX_WAITING_ANSWERS
 from rmq.wire.command import ONEWAY, RESPONSE, RemotingCommand, encode_command
+from rmq.wire.frames import PREFIX
 from tests.broker.harness import OneBroker, RawClient, SidesCase, heartbeat, send_ext
 from tests.needs import need_compiled
 from tests.otherclients import LONG_NAMES, as_others_write
@@ -49,10 +51,10 @@ def random_reply(chance: random.Random) -> RemotingCommand:
         "a": mostly("PG", "", 'P"G', "ü"),
         "d": mostly("4", "0", "x", "99999999999"),
         "e": mostly(chance.choice("0000000123"), "-1", "9", "007"),
-        "f": mostly("0", "4", "8", "16", "-1"),
+        "f": mostly(chance.choice("00001"), "4", "8", "16", "-1"),
         "h": mostly("0", "7", "-7"),
         "j": mostly("0", "3", "x"),
-        "k": chance.choice(("true", "false", "0")),
+        "k": mostly(chance.choice(("true", "false", "0")), "TRUE", "x"),
         "l": "16",
         "m": mostly("false", "true"),
     }
@@ -214,6 +216,21 @@ class ReplyLaneTests(SidesCase):
             self.assertEqual([answer.code for answer in self.answers()], [0, 0, 0])
         self.assertEqual((self.pushed, sum(writes), 0 in writes), (7, 6, False))
         self.assertGreater(max(writes), 1)
+
+    def test_values_that_are_no_texts(self) -> None:
+        """They are missing, not the text "null"."""
+        ext = send_ext(TOPIC, props=PROPERTIES)
+        frame = encode_command(RemotingCommand(325, opaque=5, ext_fields=ext))
+        for name in "abci":
+            _, size = PREFIX.unpack_from(frame)
+            header = json.loads(frame[PREFIX.size : PREFIX.size + size])
+            header["extFields"][name] = None
+            data = json.dumps(header, separators=(",", ":")).encode()
+            self.write(self.repliers, PREFIX.pack(4 + len(data), len(data)) + data)
+            self.acknowledge(*self.pushes())
+            (answer,) = self.answers()
+            self.assertNotEqual(answer.code, 0)
+        self.assertEqual(self.pushed, 0)
 
     def test_settings(self) -> None:
         """Those that change what happens to a reply leave it to the responder at once."""

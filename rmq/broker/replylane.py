@@ -158,7 +158,7 @@ class ReplyLane:
         try:
             answers, _ = self.stores.together([(reply.frame, reply.channel) for reply in ready])
         except Exception as ours:  # noqa: BLE001 - costs these connections, not the reactor's other ones
-            self._log.failure("replies could not be processed")
+            self._log.failure("{count} replies could not be stored; their connections are closed", count=len(ready))
             for reply in ready:
                 reply.broken(ours)
             return

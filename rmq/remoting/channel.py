@@ -37,7 +37,7 @@ Closed = Callable[["Channel", str], object]
 
 
 class Done(Protocol):
-    """Gets the answer to a request, or why there is none: a Deferred, or what is less."""
+    """Gets the answer to a request, or the error in its place; a Deferred is one."""
 
     def callback(self, result: RemotingCommand, /) -> object: ...
 
@@ -181,7 +181,6 @@ class Channel:
 
         Fails with RequestTimeout or Unreachable. A ProtocolError when the command is too long.
         """
-
         opaque = -1
 
         def signed(number: int) -> bytes:

@@ -109,12 +109,14 @@ class ReplyLaneTests(SidesCase):
         """Have each side's client write."""
         for client in clients:
             for chunk in chunks:
-                client.transport.write(chunk)  # type: ignore[union-attr]
+                assert client.transport is not None
+                client.transport.write(chunk)
         self.run_for(0.05)
 
     def lose(self, clients: list[RawClient]) -> None:
         for client in clients:
-            client.transport.loseConnection()  # type: ignore[union-attr]
+            assert client.transport is not None
+            client.transport.loseConnection()
         self.run_for(0.05)
 
     def received(self, clients: list[RawClient]) -> list[RemotingCommand]:

@@ -51,6 +51,8 @@ class QueryResponder:
     @responds_to(QUERY_MESSAGE)
     def query(self, request: Request[QueryMessageHeader, None]) -> Reply:
         """
+        Answer with the messages of a key, refuse with code 22 when there are none.
+
         Java: QueryMessageProcessor#queryMessage
         """
         found = self.find(request.header)

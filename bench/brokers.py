@@ -19,6 +19,8 @@ from tests.real.storm import QUEUES
 #: topics for sends; for pulls; for what is pulled while it is sent, with a queue for each of its consumers
 SENT, FILLED, HELD = "BenchSent", "BenchFilled", "BenchHeld"
 CONSUMERS = 16
+#: seconds of load before ours is measured
+WARM_S = 0.5
 MESSAGES, BODY_BYTES, BATCH = 8 * QUEUES * 64, 256, 32
 #: a message of FILLED, as it is stored
 RECORD_BYTES = 410
@@ -78,12 +80,17 @@ def start(
     return Started(
         name,
         brokers[0],
-        min(warm_s, 1.0) if kind == OURS else warm_s,
+        warm_seconds(kind, warm_s),
         site.processes[others:],
         masters=brokers,
         namesrv=namesrv,
         slave=behind,
     )
+
+
+def warm_seconds(kind: str, java_s: float) -> float:
+    """Return how long a server has load before it is measured; Java's JIT needs ``java_s``."""
+    return min(java_s, WARM_S) if kind == OURS else java_s
 
 
 def start_guarded(site: Site, kind: str, name: str, warm_s: float) -> Started:
@@ -98,7 +105,7 @@ def start_guarded(site: Site, kind: str, name: str, warm_s: float) -> Started:
     accounts.parent.mkdir(parents=True, exist_ok=True)
     accounts.write_text(ACCOUNTS)
     broker.start()
-    warm_s = min(warm_s, 1.0) if kind == OURS else warm_s
+    warm_s = warm_seconds(kind, warm_s)
     return Started(name, broker, warm_s, site.processes[others:], masters=[broker], namesrv=namesrv)
 
 
@@ -115,7 +122,7 @@ def start_elected(site: Site, kind: str, name: str, warm_s: float) -> Started:
     return Started(
         name,
         group.master,
-        min(warm_s, 1.0) if kind == OURS else warm_s,
+        warm_seconds(kind, warm_s),
         site.processes[others:],
         masters=[group.master],
         namesrv=group.namesrv,

@@ -42,6 +42,7 @@ from bench.brokers import (
     start,
     start_elected,
     start_guarded,
+    warm_seconds,
 )
 from bench.coldlog import evict
 from bench.conditions import conditions
@@ -98,7 +99,7 @@ OWN = ("beside",)
 MIXED_SHARE, WAKE_RATE, DELAYED_RATE = 0.6, 500.0, 5000.0
 #: delayed messages of one second, all due within the next, and sends beside their delivery
 BACKLOG_RATE, BESIDE_RATE = 20_000.0, 1000.0
-BESIDES_S = 2.0
+BESIDES_S = 1.5
 #: what a slave that comes back has to copy
 MISSED_BYTES = 500_000_000
 #: longer than the delay of level 1, which is a second
@@ -147,8 +148,9 @@ class Row:
     """
     One line of the table: ``prepare`` makes what is needed and returns how a window of one server is measured.
 
-    ``answer_bytes`` has the answer behind its header, for the C program; ``window_s`` and ``rounds`` are the command's
-    where they are None. ``writes`` is False where no server writes more than some bytes.
+    ``answer_bytes`` has the answer behind its header, for the C program; ``window_s`` is the command's where it is
+    None. With ``visits`` a window takes long: so often each server is measured, without load before; None: the
+    command's rounds, there and back. ``writes`` is False where no server writes more than some bytes.
     """
 
     name: str
@@ -156,7 +158,7 @@ class Row:
     prepare: Callable[[Stage], One]
     answer_bytes: int | None = None
     window_s: float | None = None
-    rounds: int | None = None
+    visits: int | None = None
     writes: bool = True
 
 
@@ -539,7 +541,7 @@ def start_masters(stage: Stage, kind: str, name: str) -> Candidate:
 
 def start_namesrv(stage: Stage, kind: str, name: str) -> Candidate:
     process = stage.site.namesrv(kind, name)
-    return Candidate(name, process, min(stage.warm_s, 1.0) if kind == OURS else stage.warm_s, [process])
+    return Candidate(name, process, warm_seconds(kind, stage.warm_s), [process])
 
 
 GROUPS_OF_ROWS = (
@@ -584,7 +586,7 @@ GROUPS_OF_ROWS = (
     Group(
         "checks",
         start_brokers(transactionCheckInterval=1000),
-        (attrs.evolve(half_row("half message, end and its check"), window_s=2.0),),
+        (attrs.evolve(half_row("half message, end and its check"), window_s=BESIDES_S),),
     ),
     Group(
         "SYNC_FLUSH",
@@ -617,19 +619,25 @@ GROUPS_OF_ROWS = (
         start_brokers(slave=True),
         (
             Row("slave behind a master under load", asked(0.97, 0.5, p99=0.5), behind, window_s=BESIDES_S),
-            Row("sends while a slave copies cold log", {"rate": 0.97, "p99": 1.0}, while_slave_copies, None, 1.5, 1),
+            Row(
+                "sends while a slave copies cold log",
+                {"rate": 0.97, "p99": 1.0},
+                while_slave_copies,
+                window_s=1.5,
+                visits=2,
+            ),
         ),
     ),
     *(
         Group(
             f"catch-up {size}",
             start_brokers(mappedFileSizeCommitLog=SEGMENT_BYTES),
-            (Row(f"a new slave catches up, {size} B (MB)", asked(rate, 0.5), caught_up(size), rounds=2),),
+            (Row(f"a new slave catches up, {size} B (MB)", asked(rate, 0.5), caught_up(size), visits=3),),
         )
         for size, rate in ((256, 2.0), (1024, 2.8))
     ),
     Group(
-        "cold", start_brokers(), (Row("sends beside a cold consumer", {"beside": 2.0}, cold, window_s=2.0, rounds=2),)
+        "cold", start_brokers(), (Row("sends beside a cold consumer", {"beside": 2.0}, cold, window_s=2.0, visits=3),)
     ),
     Group(
         "access control",
@@ -661,14 +669,21 @@ def run_group(
             candidates = list(stage.candidates.values())
             if row.answer_bytes is not None:
                 candidates.append(stage.anchor(row.answer_bytes))
-            rounds, seconds = row.rounds or arguments.rounds, row.window_s or arguments.window
+            rounds, seconds = row.visits or arguments.rounds, row.window_s or arguments.window
             try:
                 one = row.prepare(stage)
-                if row.rounds:
+                if row.visits:
                     candidates = [attrs.evolve(candidate, warm_s=0.0) for candidate in candidates]
-                found.append(
-                    (row, measure(candidates, row.name, one, rounds=rounds, window_s=seconds, writes=row.writes))
+                windows = measure(
+                    candidates,
+                    row.name,
+                    one,
+                    rounds=rounds,
+                    window_s=seconds,
+                    there_and_back=row.visits is None,
+                    writes=row.writes,
                 )
+                found.append((row, windows))
             except (SystemExit, OSError, LookupError, subprocess.SubprocessError) as error:
                 found.append((row, str(error)))
     finally:
@@ -736,9 +751,9 @@ def main() -> int:
     parser.add_argument("--rows", nargs="+", default=["*"], help="names of rows, or patterns with * (default: all)")
     parser.add_argument("--list", action="store_true", help="print the names of the rows")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of A B B A (default: %(default)s)")
-    parser.add_argument("--window", type=float, default=0.6, help="seconds of a window (default: %(default)s)")
+    parser.add_argument("--window", type=float, default=0.5, help="seconds of a window (default: %(default)s)")
     parser.add_argument(
-        "--warm", type=float, default=3.0, help="seconds of load on Java before a row (default: %(default)s)"
+        "--warm", type=float, default=2.0, help="seconds of load on Java before a row (default: %(default)s)"
     )
     parser.add_argument(
         "--rate", type=float, default=0.0, help="requests a second, sent on time (default: closed loop)"
@@ -760,6 +775,7 @@ def main() -> int:
         ["git", "-C", root, "describe", "--always", "--dirty"], capture_output=True, text=True
     ).stdout
     results: list[tuple[Row, Rounds | str]] = []
+    began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="rmq-bench-") as folder:
         facts = conditions(Path(folder), BENCH_JAVA, syncs=True)
         facts += (
@@ -777,6 +793,7 @@ def main() -> int:
                 finally:
                     site.close()
                     site.forget_stores()
+    facts += f"- took {(time.monotonic() - began) / 60:.0f} minutes\n"
     text = f"{facts}\n{report(results)}"
     print(text)
     if arguments.markdown is not None:

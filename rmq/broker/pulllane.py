@@ -109,8 +109,9 @@ class _KnownPull:
     offset_key: str | None
     #: how long it may wait for a message; None when it may not
     wait_ms: int | None
-    #: the brokers to pull from next, after recent messages and after old ones
-    brokers: tuple[int, int]
+    #: the broker to pull from next, after recent messages and after old ones
+    usual_broker: int
+    old_broker: int
     #: what the group's heartbeats said; None for a pull that says itself what it subscribes to
     subscription: SubscriptionData | None
     message_model: str | None
@@ -206,7 +207,7 @@ class PullLane:
                 pull.most,
                 pull.codes,
                 pull.accepts,
-                (*pull.brokers, opaque, _FOUND),
+                (pull.usual_broker, pull.old_broker, opaque, _FOUND),
             )
             if picked is None:
                 # the responder knows when a filtered pull must wait once more
@@ -227,8 +228,8 @@ class PullLane:
             answer, size, messages, _, _, _, _ = picked
             if not messages or size > MAX_LANE_BYTES:
                 break
-            key = pull.offset_key
-            if pull.commits and (key is None or not commit_higher(key, queue_id, commit_offset)):
+            offset_key = pull.offset_key
+            if pull.commits and (offset_key is None or not commit_higher(offset_key, queue_id, commit_offset)):
                 self._offsets.commit(pull.group, pull.topic, queue_id, commit_offset)
             self._got(pull, messages, size)
             answers.append(answer)
@@ -335,7 +336,8 @@ class PullLane:
             self._responder.commits(header),
             self._offsets.key(header.consumer_group, header.topic),
             self._responder.wait_ms(header),
-            (usual, old),
+            usual,
+            old,
             subscription,
             message_model,
             self._setup,
@@ -422,7 +424,7 @@ class PullLane:
         if not messages or size > MAX_LANE_BYTES:
             return self._ordinary(held)
         self._got(pull, messages, size)
-        head: bytes = _compiled.pull_head(0, pull.brokers[is_old], following, low, high, held.opaque, _FOUND, size)
+        head: bytes = _compiled.pull_head(0, pull.old_broker if is_old else pull.usual_broker, following, low, high, held.opaque, _FOUND, size)
         return head + records
 
     def _not_found(self, pull: _KnownPull, queue_id: int, offset: int, opaque: int) -> bytes:
@@ -431,7 +433,7 @@ class PullLane:
         self._table.stats.refused(self.code, code)
         low = self._store.min_offset(pull.topic, queue_id)
         answer: bytes = _compiled.pull_head(
-            code, pull.brokers[False], offset, low, offset, opaque, _AT_END if offset else _EMPTY, 0
+            code, pull.usual_broker, offset, low, offset, opaque, _AT_END if offset else _EMPTY, 0
         )
         return answer
 

@@ -189,7 +189,7 @@ class Reader:
         if codes is None and accepts is None:
             count = max_count + 1  # one more than is taken: it decides whether a slave is suggested
         else:
-            count = max(self._most_units, max_count)
+            count = self._most_units if self._most_units > max_count else max_count
         if count > high - queue_offset:
             count = high - queue_offset
         units, at = queue.block, (queue_offset - queue.block_offset) * CQ_UNIT_BYTES

@@ -3,8 +3,8 @@
  *
  *   anchor PORT ANSWER_BYTES
  *
- * One thread, epoll, one read and one writev for what a connection sent; an answer is a short JSON header
- * with the request's opaque and a body of ANSWER_BYTES. No broker can need less for the same exchange on the same machine.
+ * One thread, epoll, one read and one writev for what a connection sent; an answer has ANSWER_BYTES: a short JSON header
+ * with the request's opaque, and a body. No broker can need less for the same exchange on the same machine.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -41,7 +41,7 @@ static void write_all(int fd, struct iovec *parts, int count) {
   }
 }
 
-static int serve(conn *c, unsigned char *body, size_t body_bytes) {
+static int serve(conn *c, unsigned char *body, size_t answer_bytes) {
   static unsigned char heads[MAX_ANSWERS][160];
   struct iovec parts[2 * MAX_ANSWERS];
   ssize_t got = read(c->fd, c->bytes + c->used, ROOM - c->used);
@@ -56,6 +56,7 @@ static int serve(conn *c, unsigned char *body, size_t body_bytes) {
     int wide = (int)strspn(digits + 9, "0123456789");
     unsigned char *out = heads[answers];
     int head = snprintf((char *)out + 8, 150, "%s%.*s%s", HEAD, wide, digits + 9, TAIL);
+    size_t body_bytes = answer_bytes > 8 + (size_t)head ? answer_bytes - 8 - (size_t)head : 0;
     put32(out, (uint32_t)(4 + head + body_bytes));
     put32(out + 4, (uint32_t)head);
     parts[2 * answers] = (struct iovec){out, 8 + (size_t)head};
@@ -71,8 +72,8 @@ static int serve(conn *c, unsigned char *body, size_t body_bytes) {
 
 int main(int argc, char **argv) {
   if (argc != 3) { fprintf(stderr, "usage: anchor PORT ANSWER_BYTES\n"); return 2; }
-  size_t body_bytes = (size_t)atol(argv[2]);
-  unsigned char *body = calloc(1, body_bytes + 1);
+  size_t answer_bytes = (size_t)atol(argv[2]);
+  unsigned char *body = calloc(1, answer_bytes + 1);
   int one = 1, listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), polled = epoll_create1(0);
   struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(argv[1])),
                                 .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -90,7 +91,7 @@ int main(int argc, char **argv) {
         c = malloc(sizeof *c);
         *c = (conn){fd, 0, malloc(ROOM)};
         epoll_ctl(polled, EPOLL_CTL_ADD, fd, &(struct epoll_event){.events = EPOLLIN, .data.ptr = c});
-      } else if (!serve(c, body, body_bytes)) {
+      } else if (!serve(c, body, answer_bytes)) {
         close(c->fd);
         free(c->bytes);
         free(c);

@@ -22,8 +22,6 @@ CONSUMERS = 16
 #: seconds of load before ours is measured
 WARM_S = 0.5
 MESSAGES, BODY_BYTES, BATCH = 8 * QUEUES * 64, 256, 32
-#: a message of FILLED, as it is stored
-RECORD_BYTES = 410
 HEARTBEAT, HEARTBEAT_S = 34, 10.0
 #: of a producer and consumer that may not administrate
 ACCOUNT = ("application", "12345678")

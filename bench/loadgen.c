@@ -264,7 +264,7 @@ static size_t write_frame(const template *t, char *out, const request *r) {
 static int epoll_fd, peer_count, slot_count, *idle, idle_count;
 static peer *peers;
 static request *slots;
-static uint64_t done, bad, unmatched, received;
+static uint64_t done, bad, unmatched, received, answer_bytes;
 static struct { int code; uint64_t count; } codes[MAX_CODES];
 static int measuring, stopping;
 static double rate;
@@ -422,7 +422,11 @@ static void answered(int index, char *frame, uint64_t now) {
   }
   if (measuring || (stopping && slots[slot].counts && rate > 0)) {
     if (slots[slot].counts) note(slots[slot].is_other && every > 1 ? &other_latencies : &latencies, now > slots[slot].due ? now - slots[slot].due : 0);
-    if (measuring) done++;
+    if (measuring) {
+      memcpy(&word, frame, 4);
+      done++;
+      answer_bytes += 4 + (uint64_t)ntohl(word);
+    }
     if (code != 0) bad++;
     for (int i = 0; i < MAX_CODES; i++) if (codes[i].code == (int)code || !codes[i].count) {
       codes[i].code = (int)code;
@@ -581,8 +585,8 @@ int main(int argc, char **argv) {
   uint64_t unanswered = 0;
   for (int i = 0; i < slot_count; i++) if (slots[i].counts) unanswered++;
   printf("{\"seconds\":%.4f,\"done\":%lu,\"bad\":%lu,\"unmatched\":%lu,\"unanswered\":%lu,\"rate\":%.1f,"
-         "\"server_cpu_us\":%.3f,\"received\":%lu,\"receive_rate\":%.1f,\"receive_p50\":%.1f,\"receive_p99\":%.1f,\"loadgen_cpu\":%.3f,\"p50\":%.1f,\"p99\":%.1f,\"p999\":%.1f,\"max\":%.1f,\"others\":%lu,\"others_p50\":%.1f,\"others_p99\":%.1f,\"codes\":{",
-         elapsed, done, bad, unmatched, unanswered, (double)done / elapsed, done ? (double)(cpu_end - cpu) / 1e3 / (double)done : 0,
+         "\"server_cpu_us\":%.3f,\"answer_bytes\":%lu,\"received\":%lu,\"receive_rate\":%.1f,\"receive_p50\":%.1f,\"receive_p99\":%.1f,\"loadgen_cpu\":%.3f,\"p50\":%.1f,\"p99\":%.1f,\"p999\":%.1f,\"max\":%.1f,\"others\":%lu,\"others_p50\":%.1f,\"others_p99\":%.1f,\"codes\":{",
+         elapsed, done, bad, unmatched, unanswered, (double)done / elapsed, done ? (double)(cpu_end - cpu) / 1e3 / (double)done : 0, done ? answer_bytes / done : 0,
          received, (double)received / elapsed, quantile(&receive_latencies, .5), quantile(&receive_latencies, .99),
          (mine_end - mine) / elapsed, quantile(&latencies, .5), quantile(&latencies, .99), quantile(&latencies, .999),
          (double)latencies.slowest / 1e3, other_latencies.samples, quantile(&other_latencies, .5), quantile(&other_latencies, .99));

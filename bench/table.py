@@ -1,9 +1,9 @@
 """
 Everything that a client, a broker or a slave repeats: our servers against Apache's, in one table.
 
-From the project's root: ``python -m bench.table --markdown FILE``. `anchor.c` is a third server where a row has an
-answer of a fixed size: it finds where a request ends and writes a prepared answer of the same length. CPU time beyond
-its own is the broker's; the rest is the kernel's, which no broker can save on the same machine.
+From the project's root: ``python -m bench.table --markdown FILE``. `anchor.c` is a third server where a request has one
+answer and nothing else follows: it finds where a request ends and writes a prepared answer of the same length. CPU time
+beyond its own is the broker's; the rest is the kernel's, which no broker can save on the same machine.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from bench.brokers import (
     GROUPS,
     HEARTBEAT,
     HELD,
-    RECORD_BYTES,
     SENT,
     Members,
     Started,
@@ -100,6 +99,8 @@ MIXED_SHARE, WAKE_RATE, DELAYED_RATE = 0.6, 500.0, 5000.0
 #: delayed messages of one second, all due within the next, and sends beside their delivery
 BACKLOG_RATE, BESIDE_RATE = 20_000.0, 1000.0
 BESIDES_S = 1.5
+#: a window that only shows how long an answer is
+LOOK_S = 0.1
 #: what a slave that comes back has to copy
 MISSED_BYTES = 500_000_000
 #: longer than the delay of level 1, which is a second
@@ -148,15 +149,15 @@ class Row:
     """
     One line of the table: ``prepare`` makes what is needed and returns how a window of one server is measured.
 
-    ``answer_bytes`` has the answer behind its header, for the C program; ``window_s`` is the command's where it is
-    None. With ``visits`` a window takes long: so often each server is measured, without load before; None: the
-    command's rounds, there and back. ``writes`` is False where no server writes more than some bytes.
+    Where ``prepared`` the C program can answer, too. ``window_s`` is the command's where it is None. With ``visits`` a
+    window takes long: so often each server is measured, without load before; None: the command's rounds, there and
+    back. ``writes`` is False where no server writes more than some bytes.
     """
 
     name: str
     asked: Asked
     prepare: Callable[[Stage], One]
-    answer_bytes: int | None = None
+    prepared: bool = False
     window_s: float | None = None
     visits: int | None = None
     writes: bool = True
@@ -192,9 +193,9 @@ def load(
     name: str,
     make: Callable[[Path], Path],
     wanted: Asked,
-    answer_bytes: int | None = None,
     more: Callable[[Stage], tuple[object, ...]] = lambda stage: (),
     *,
+    prepared: bool = True,
     tls: bool = False,
 ) -> Row:
     """Return a row of one request again and again; the last word of its name is its shape."""
@@ -206,7 +207,7 @@ def load(
         loadgen = built(stage.site.root, "loadgen", tls=tls)
         return lambda candidate, seconds: window(loadgen, shape, candidate.process, seconds, *arguments)
 
-    return Row(name, wanted, prepare, answer_bytes)
+    return Row(name, wanted, prepare, prepared and not tls)
 
 
 def frames_of(
@@ -256,7 +257,10 @@ def send_back(stage: Stage) -> One:
         shapes[name] = Shape(
             "send back", 16, 1, stage.file(partial(plain_template, code=36, fields=fields)), stage.rate
         )
-    return lambda candidate, seconds: window(stage.loadgen, shapes[candidate.name], candidate.process, seconds)
+    # the C program answers whatever is asked
+    return lambda candidate, seconds: window(
+        stage.loadgen, shapes.get(candidate.name, shapes[OURS_NAME]), candidate.process, seconds
+    )
 
 
 def behind(stage: Stage) -> One:
@@ -382,9 +386,9 @@ def pull_rows() -> list[Row]:
     for what, group, wanted in kinds:
         make = partial(pull_template, topic=FILLED, group=group, count=BATCH)
         for shape in ("c1d1", "c16d1"):
-            rows.append(load(f"pull {BATCH} x 256 B{what} {shape}", make, wanted, BATCH * RECORD_BYTES))
+            rows.append(load(f"pull {BATCH} x 256 B{what} {shape}", make, wanted))
     cpp = partial(cpp_template, topic=FILLED, group="all", count=BATCH)
-    rows.append(load(f"pull {BATCH} x 256 B by C++ c16d1", cpp, asked(2.0, 0.4), BATCH * RECORD_BYTES))
+    rows.append(load(f"pull {BATCH} x 256 B by C++ c16d1", cpp, asked(2.0, 0.4)))
     return rows
 
 
@@ -401,18 +405,18 @@ def consumer_rows() -> list[Row]:
     query = partial(plain_template, code=14, fields={**_OFFSET, "queueId": "@Q@"})
     members = partial(plain_template, code=38, fields={"consumerGroup": "many"})
     for shape in ("c1d1", "c16d1"):
-        rows.append(load(f"commit an offset {shape}", commit, wanted, 0))
-        rows.append(load(f"query an offset {shape}", query, wanted, 20))
-        rows.append(load(f"members of a group {shape}", members, wanted, 40))
+        rows.append(load(f"commit an offset {shape}", commit, wanted))
+        rows.append(load(f"query an offset {shape}", query, wanted))
+        rows.append(load(f"members of a group {shape}", members, wanted))
     one_way: list[_Fixed] = [
         (frame(15, {**asks, "commitOffset": GROWING_MARK}, opaque=1, flag=ONE_WAY), 14, asks, b"")
         for asks in ({**_OFFSET, "queueId": number} for number in range(QUEUES))
     ]
-    rows.append(load("commit one-way, then query c16d1", query, wanted, None, frames_of([one_way])))
+    rows.append(load("commit one-way, then query c16d1", query, wanted, frames_of([one_way]), prepared=False))
     # ten members in a group; a member that joins makes the broker notify all others
     beats = [f"many-{number // 10}" for number in range(200)]
     frames = [[_beat(group, f"client-{number}")] for number, group in enumerate(beats)]
-    rows.append(load("heartbeats of 200 consumers c200d1", query, wanted, None, frames_of(frames)))
+    rows.append(load("heartbeats of 200 consumers c200d1", query, wanted, frames_of(frames)))
     return rows
 
 
@@ -437,7 +441,7 @@ def question_rows() -> list[Row]:
 
 def send_rows(name: str, shapes: Mapping[str, Asked], body_bytes: int = 100) -> list[Row]:
     make = partial(send_template, topic=SENT, body_bytes=body_bytes)
-    return [load(f"{name} {body_bytes} B {shape}", make, wanted, 90) for shape, wanted in shapes.items()]
+    return [load(f"{name} {body_bytes} B {shape}", make, wanted) for shape, wanted in shapes.items()]
 
 
 def one_way_row() -> Row:
@@ -448,7 +452,7 @@ def one_way_row() -> Row:
     for queue in range(QUEUES):
         message = frame(SEND, send_fields(SENT, queue, properties), bytes(100), opaque=1, flag=ONE_WAY)
         sends.append((message * 8, 14, {**_OFFSET, "queueId": queue}, b""))
-    return load("8 x 100 B one-way, then query c16d1", query, asked(1.0, 0.6), None, frames_of([sends]))
+    return load("8 x 100 B one-way, then query c16d1", query, asked(1.0, 0.6), frames_of([sends]), prepared=False)
 
 
 def reply_row(shape: str) -> Row:
@@ -459,13 +463,14 @@ def reply_row(shape: str) -> Row:
         make,
         asked(1.0, 0.6),
         more=lambda stage: ("hello", stage.file(producer_template)),
+        prepared=False,
     )
 
 
 def half_row(name: str) -> Row:
     """Return a row of half messages, each committed when it is answered."""
     make, end = partial(half_template, topic=SENT), lambda stage: ("end", stage.file(end_template))
-    return load(f"{name} c16d1", make, asked(1.0, 0.6), None, end)
+    return load(f"{name} c16d1", make, asked(1.0, 0.6), end, prepared=False)
 
 
 def waiting_rows(name: str) -> list[Row]:
@@ -475,7 +480,7 @@ def waiting_rows(name: str) -> list[Row]:
     # half messages without an end come last: the broker goes on to ask their producers while other rows are measured
     return [
         load(f"{name} delayed 100 B c16d1", delayed, asked(1.0, 0.6)),
-        Row(f"{name} send back c16d1", asked(1.0, 0.6), send_back),
+        Row(f"{name} send back c16d1", asked(1.0, 0.6), send_back, prepared=True),
         half_row(f"{name} half message, then end"),
         load(f"{name} half message c16d1", half, asked(1.0, 0.6)),
     ]
@@ -485,8 +490,8 @@ def signed_rows() -> list[Row]:
     """Return rows of requests with a signature, which a broker with access control checks."""
     send = partial(signed_send_template, topic=SENT, body_bytes=100, account=ACCOUNT)
     commit = partial(signed_template, code=15, fields={**_OFFSET, "queueId": 0, "commitOffset": 1}, account=ACCOUNT)
-    rows = [load(f"signed send 100 B {shape}", send, asked(1.0, 0.8), 90) for shape in ("c1d1", "c16d1", "c16d16")]
-    return [*rows, load("signed commit of an offset c16d1", commit, asked(1.0, 0.8), 0)]
+    rows = [load(f"signed send 100 B {shape}", send, asked(1.0, 0.8)) for shape in ("c1d1", "c16d1", "c16d16")]
+    return [*rows, load("signed commit of an offset c16d1", commit, asked(1.0, 0.8))]
 
 
 def tls_rows() -> list[Row]:
@@ -506,7 +511,7 @@ def route_rows() -> list[Row]:
     def changed(stage: Stage) -> tuple[object, ...]:
         return "others", stage.file(partial(registrations, topics=5000, brokers=1, changes=True)), 1
 
-    return [*rows, load("registration of 5,000 changed topics c1d1", make, asked(1.5, 0.7), None, changed)]
+    return [*rows, load("registration of 5,000 changed topics c1d1", make, asked(1.5, 0.7), changed)]
 
 
 def start_filled(stage: Stage, kind: str, name: str) -> Candidate:
@@ -554,13 +559,11 @@ GROUPS_OF_ROWS = (
                 "batch 32 x 100 B c1d1",
                 partial(batch_template, topic=SENT, count=BATCH, body_bytes=100),
                 asked(1.5, 0.5),
-                1056,
             ),
             load(
                 "batch 32 x 100 B c16d1",
                 partial(batch_template, topic=SENT, count=BATCH, body_bytes=100),
                 asked(2.0, 0.4),
-                1056,
             ),
             while_pulled(
                 "16 producers, 16 long polls",
@@ -571,11 +574,11 @@ GROUPS_OF_ROWS = (
             while_pulled("wake-up of one held pull", {"server_cpu_us": 0.5, "receive_p50": 0.4}, 1, 1, WAKE_RATE),
             *reading(consumer_rows()),
             *reading(question_rows()),
-            Row("send back c16d1", asked(1.0, 0.6), send_back),
+            Row("send back c16d1", asked(1.0, 0.6), send_back, prepared=True),
             while_pulled("delayed messages, 5,000 a second", asked(0.97, 0.6), 16, CONSUMERS, DELAYED_RATE, delay=1),
             Row("sends beside 20,000 delayed messages", asked(0.97, 0.6, p99=1.0), beside_delayed, window_s=1.0),
             half_row("half message, then end"),
-            load("send 100 B by Go c16d16", partial(go_template, topic=SENT, body_bytes=100), asked(1.0, 0.6), 90),
+            load("send 100 B by Go c16d16", partial(go_template, topic=SENT, body_bytes=100), asked(1.0, 0.6)),
             *send_rows("send", {"c1d1": kept(1.28, 0.27), "c64d1": kept(1.49, 0.44), "c16d16": kept(3.5, 0.18)}),
             *send_rows("send", {"c16d1": asked(1.0, 0.6)}, 65_536),
             one_way_row(),
@@ -667,11 +670,12 @@ def run_group(
         for row in rows:
             print(f"{time.strftime('%H:%M:%S')} {row.name}", file=sys.stderr, flush=True)
             candidates = list(stage.candidates.values())
-            if row.answer_bytes is not None:
-                candidates.append(stage.anchor(row.answer_bytes))
             rounds, seconds = row.visits or arguments.rounds, row.window_s or arguments.window
             try:
                 one = row.prepare(stage)
+                if row.prepared:
+                    answered = one(stage.candidates[OURS_NAME], LOOK_S)
+                    candidates.append(stage.anchor(answered["answer_bytes"]))
                 if row.visits:
                     candidates = [attrs.evolve(candidate, warm_s=0.0) for candidate in candidates]
                 windows = measure(

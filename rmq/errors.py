@@ -116,7 +116,8 @@ class NoRoute(RocketMqError):
     """
 
     def __init__(self, topic: str, answers: Mapping[str, str], *, is_unknown: bool = False) -> None:
-        said = "; ".join(f"{addr}: {text}" for addr, text in answers.items())
+        # one line: NameServers add a second one with a link
+        said = "; ".join(f"{addr}: {' '.join(text.split())}" for addr, text in answers.items())
         super().__init__(f"no route of topic {topic}: {said}")
         self.topic = topic
         self.answers = answers

@@ -16,7 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmq import tx
 from rmq.blocking import Producer as BlockingProducer
 from rmq.client.flows.admin import admin
-from rmq.client.flows.instance import Instance
+from rmq.client.flows.instance import AGAIN_S, Instance
 from rmq.client.flows.litepull import PullConsumer, pull_consumer
 from rmq.client.flows.member import Member
 from rmq.client.flows.producer import Producer
@@ -225,6 +225,20 @@ class SendTests(FlowCase):
             with self.assertLogs("rmq.client.consumer", logging.WARNING) as logged:
                 self.until(lambda inbox=inbox: sum(message.reconsume_times == 1 for message in inbox.got) == 3, 120)
             self.assertIn("the handler raised Outcome('no')", logged.output[0])
+
+    def test_a_topic_without_a_route(self) -> None:
+        """One line says which topic, which group, where it is unknown, and what happens; later looks say nothing."""
+        client = self.sim.client()
+        with self.assertLogs("rmq.client", logging.INFO) as logged:
+            self.sim.run(consumer(client, Inbox(), {"nothing": "*"}).start())
+            self.sim.pass_s(60)
+        (line,) = logged.output
+        self.assertIn("WARNING:rmq.client.consumer:topic nothing has no route yet, so group CG gets no messages", line)
+        self.assertTrue(line.endswith(f"every {AGAIN_S:g} s: unknown at {self.sim.namesrv_addr}"), line)
+        self.assertNotIn("\n", line)
+        with self.assertRaises(NoRoute) as raised:
+            self.sim.run(client.fetch_route("nothing"))
+        self.assertNotIn("\n", str(raised.exception))
 
     def test_queue_of_another_topic(self) -> None:
         """A queue of another topic is refused; a topic with and without its namespace is the same one."""

@@ -243,7 +243,13 @@ class Member:
                 try:
                     await self._instance.fetch_route(topic)
                 except NoRoute as error:
-                    _log.warning("%s; it is looked for again", error)
+                    _log.warning(
+                        "topic %s has no route yet, so group %s gets no messages of it; it is looked up every %g s: %s",
+                        topic,
+                        self._group,
+                        AGAIN_S,
+                        f"unknown at {', '.join(error.answers)}" if error.is_unknown else error,
+                    )
                 else:
                     await self._check(data)
         self._has_joined = True

@@ -227,7 +227,7 @@ def _message(one: ReceivedMessage, body: str) -> str:
     properties = ", ".join(f"{key}={value}" for key, value in one.properties.items())
     values = {
         "OffsetID": one.offset_message_id,
-        "Topic": one.topic,
+        "Topic": one.record.topic,
         "Tags": f"[{one.tags or 'null'}]",
         "Keys": f"[{' '.join(one.keys) or 'null'}]",
         "Queue ID": one.queue.queue_id,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rmq.admin.times import time_text
@@ -51,10 +51,18 @@ def own_properties(properties: Mapping[str, str]) -> dict[str, str]:
 BODY_FORMS = ("text", "base64", "hex", "none")
 
 
-def described(message: ReceivedMessage, body_form: str = "text") -> dict[str, Any]:
+def stored_topic(message: ReceivedMessage) -> str:
+    """Return where a message is stored, as mqadmin has it: ``%DLQ%<group>`` for a dead letter."""
+    return message.record.topic
+
+
+def described(
+    message: ReceivedMessage, body_form: str = "text", topic_of: Callable[[ReceivedMessage], str] = stored_topic
+) -> dict[str, Any]:
     """Return a message for JSON; ``body`` is text, ``body_base64`` what is no UTF-8, unless ``body_form`` says so."""
     data = {
-        "topic": message.topic,
+        "topic": topic_of(message),
+        "origin_topic": message.origin_topic,
         "broker": message.queue.broker_name,
         "queue": message.queue.queue_id,
         "offset": message.queue_offset,

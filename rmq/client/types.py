@@ -10,13 +10,16 @@ from ipaddress import ip_address
 import attrs
 
 from rmq.client.core import codec
+from rmq.client.core.routes import DLQ_PREFIX, RETRY_PREFIX, unwrap
 from rmq.errors import RocketMqError
 from rmq.wire.api.common import MessageQueue
 from rmq.wire.record import (
     PROPERTY_KEYS,
+    PROPERTY_REAL_TOPIC,
     PROPERTY_RETRY_TOPIC,
     PROPERTY_TAGS,
     PROPERTY_UNIQ_KEY,
+    SCHEDULE_TOPIC,
     SYSTEM_PROPERTIES,
     Record,
     split_keys,
@@ -139,8 +142,10 @@ class ReceivedMessage:
     """
     A message as a consumer gets it; times are epoch milliseconds, hosts ``ip:port``, ``[ip]:port`` with IPv6.
 
-    ``topic`` is the one it was sent to, ``queue`` the queue it was pulled from (that of a retry topic after a failure),
-    ``reconsume_times`` the deliveries before this one. Nothing is decoded before its first use.  Java: MessageExt
+    ``topic`` is the one that its consumer subscribes to: of a retry the one it was sent to, of a dead letter
+    ``%DLQ%<group>``. ``origin_topic`` is the one it was sent to, of dead letters and messages that are delayed too.
+    ``queue`` is the queue it was pulled from (that of a retry topic after a failure), ``reconsume_times`` the
+    deliveries before this one. Nothing is decoded before its first use.  Java: MessageExt
     """
 
     def __init__(self, record: Record, queue: MessageQueue, namespace: str | None = None) -> None:
@@ -169,8 +174,20 @@ class ReceivedMessage:
 
     @property
     def topic(self) -> str:
-        topic = self.properties.get(PROPERTY_RETRY_TOPIC) or self.record.topic
-        return topic.removeprefix(f"{self._namespace}%") if self._namespace else topic
+        """Java: DefaultMQPushConsumerImpl#resetRetryAndNamespace"""
+        topic = self.record.topic
+        if topic.startswith(RETRY_PREFIX):
+            topic = self.properties.get(PROPERTY_RETRY_TOPIC) or topic
+        return unwrap(self._namespace, topic)
+
+    @property
+    def origin_topic(self) -> str:
+        topic = self.record.topic
+        if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            topic = self.properties.get(PROPERTY_RETRY_TOPIC) or topic
+        elif topic == SCHEDULE_TOPIC:  # retries wait there, too
+            topic = self.properties.get(PROPERTY_RETRY_TOPIC) or self.properties.get(PROPERTY_REAL_TOPIC) or topic
+        return unwrap(self._namespace, topic)
 
     @property
     def tags(self) -> str | None:

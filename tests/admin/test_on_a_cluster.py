@@ -980,9 +980,13 @@ class MessageTests(ClusterCase):
         self.assertEqual((row["group"], row["messages"]), ("G", 1))
         (line,) = self.lines("dlq", "show", "G", "-o", "json")
         letter = json.loads(line)
-        self.assertEqual((letter["topic"], letter["body"]), ("orders", "bad"))
+        self.assertEqual((letter["topic"], letter["origin_topic"], letter["body"]), ("%DLQ%G", "orders", "bad"))
+        (shown,) = self.data("message", "show", letter["offset_message_id"])
+        self.assertEqual((shown["topic"], shown["origin_topic"]), ("%DLQ%G", "orders"))
+        self.assertEqual(self.lines("tail", "%DLQ%G", "--from", "begin", "--exit", "-F", "%t"), ["%DLQ%G"])
+        self.assertRegex(self.text("queryMsgById", "-i", letter["offset_message_id"]), "Topic: +%DLQ%G\n")
         (line,) = self.lines("dlq", "show", "G")
-        self.assertIn(f" id={letter['message_id']} ", line)
+        self.assertIn(f" id={letter['message_id']} origin_topic=orders ", line)
         self.fails(64, "dlq", "resend", "G")
         self.fails(4, "dlq", "resend", "G", "--all")
         self.fails(2, "dlq", "resend", "G", "--id", "nothing", "--yes")
@@ -990,7 +994,8 @@ class MessageTests(ClusterCase):
         self.assertEqual((again["topic"], again["status"]), ("orders", "OK"))
         (copy,) = self.tail("%RETRY%G", "--from", "begin")
         self.assertEqual(
-            (copy["topic"], copy["body"], copy["keys"], copy["reconsume_times"]), ("orders", "bad", ["k"], 0)
+            (copy["topic"], copy["origin_topic"], copy["body"], copy["keys"], copy["reconsume_times"]),
+            ("%RETRY%G", "orders", "bad", ["k"], 0),
         )
         self.assertIn("has given no message up", self.fails(2, "dlq", "show", "H"))
         self.text("group", "create", "G", "--retryMaxTimes", "0")

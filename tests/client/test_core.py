@@ -73,6 +73,30 @@ def received(
     return ReceivedMessage(decode_record(record), QUEUE)
 
 
+class TopicTests(SynchronousTestCase):
+    def test_of_what_was_moved(self) -> None:
+        """A retry has the topic that it was sent to, a dead letter its own, as in Java; origin_topic is the first."""
+        cases: tuple[tuple[str, dict[str, Any], tuple[str, str]], ...] = (
+            ("T", {}, ("T", "T")),
+            ("%RETRY%G", {"RETRY_TOPIC": "T"}, ("T", "T")),
+            ("%DLQ%G", {"RETRY_TOPIC": "T"}, ("%DLQ%G", "T")),
+            ("%DLQ%G", {}, ("%DLQ%G", "%DLQ%G")),
+            ("SCHEDULE_TOPIC_XXXX", {"REAL_TOPIC": "T"}, ("SCHEDULE_TOPIC_XXXX", "T")),
+            ("SCHEDULE_TOPIC_XXXX", {"REAL_TOPIC": "%RETRY%G", "RETRY_TOPIC": "T"}, ("SCHEDULE_TOPIC_XXXX", "T")),
+            # a Java program that copies all properties of a retry into a new message
+            ("audit", {"RETRY_TOPIC": "T"}, ("audit", "audit")),
+        )
+        for stored, properties, topics in cases:
+            message = received(topic=stored, **properties)
+            self.assertEqual((message.topic, message.origin_topic), topics, stored)
+
+    def test_with_a_namespace(self) -> None:
+        """Both are without the namespace, inside of %DLQ%, too."""
+        letter = received(topic="%DLQ%NS%G", RETRY_TOPIC="NS%T")
+        message = ReceivedMessage(letter.record, QUEUE, "NS")
+        self.assertEqual((message.topic, message.origin_topic), ("%DLQ%G", "T"))
+
+
 class HostTests(SynchronousTestCase):
     def test_as_addresses(self) -> None:
         """Hosts are what a socket or `rmq-admin` takes, with brackets around IPv6."""

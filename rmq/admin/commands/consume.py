@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 import msgspec
 
 from rmq.admin.command import NAMESRV, Call, argument, command, flag, positive, subject
@@ -47,7 +49,7 @@ async def consume(call: Call) -> None:
         return
     begin = From.FIRST if options.begin == "begin" else From.LAST
     settings = PushSettings(consume_from=begin, max_reconsume_times=options.retries)
-    printer = Printer(call)
+    printer = Printer(call, topic_of=attrgetter("topic"))  # as handlers get it: of a retry the one it was sent to
     left = options.count
     async with client(call, trace=options.trace) as instance:
         consumer = push_consumer(instance, options.group, {options.topic: options.tags}, None, settings)

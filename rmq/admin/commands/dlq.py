@@ -120,5 +120,5 @@ async def dlq_resend(call: Call) -> Outcome:
             out = outgoing.single(copy, instance.unique_id(), settings, None)
             # A broker puts what has no try left among the dead letters again: also if the group's retryMaxTimes is 0.
             result = await sender.deliver(attrs.evolve(out, max_reconsume_times=1))
-            rows.append((message.message_id, message.topic, result.message_id, result.status.name))
+            rows.append((message.message_id, message.origin_topic, result.message_id, result.status.name))
     return tabular(("dead_letter", "topic", "sent_as", "status"), rows, nothing="")

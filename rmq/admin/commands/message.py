@@ -130,8 +130,12 @@ def _messages(found: list[ReceivedMessage], tracks: list[list[Track]] | None = N
     bodies = [str(next((one[key] for key in one if key.startswith("body")), "")) for one in data]
     mqadmin_text = None if tracks else columns.messages(found, bodies)
     # one column for the body, whatever form it has
-    rows = [(*(_field(one[key]) for key in _FIELDS), body) for one, body in zip(data, bodies, strict=True)]
-    return Outcome(text=text, data=data, table=Table((*_FIELDS, "body"), rows), mqadmin_text=mqadmin_text)
+    rows = [
+        (*(_field(one[key]) for key in _FIELDS), body, one["origin_topic"])
+        for one, body in zip(data, bodies, strict=True)
+    ]
+    titles = (*_FIELDS, "body", "origin_topic")
+    return Outcome(text=text, data=data, table=Table(titles, rows), mqadmin_text=mqadmin_text)
 
 
 #: the columns of a message as csv, beside its body
@@ -212,10 +216,12 @@ async def _consume_by(call: Call, found: list[ReceivedMessage]) -> Outcome:
 
 async def _resend(call: Call, found: list[ReceivedMessage]) -> Outcome:
     for message in found:
-        call.confirm(f"a copy of message {message.message_id} is sent to topic {message.topic}", message.topic)
+        call.confirm(
+            f"a copy of message {message.message_id} is sent to topic {message.origin_topic}", message.origin_topic
+        )
     copies = [
         Message(
-            message.topic,
+            message.origin_topic,
             message.body,
             tags=message.tags,
             keys=message.keys,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Callable
 
 import msgspec
 from twisted.internet.defer import Deferred
 
 from rmq.admin.command import NAMESRV, Call, WrongUse, argument, command, positive, subject
 from rmq.admin.lookups import together
-from rmq.admin.messages import BODY_FORMS, body_text, checked_format, described, formatted
+from rmq.admin.messages import BODY_FORMS, body_text, checked_format, described, formatted, stored_topic
 from rmq.admin.reading import queues_of, read
 from rmq.admin.times import EARLIEST_MS, parse_time, time_text
 from rmq.client.types import ReceivedMessage
@@ -106,12 +107,21 @@ class Printer:
     """
     Prints messages, one line each, as the options of a command say; at most ``count`` where one is given.
 
-    With ``with_ids`` a line of text has the id, which another command asks for.
+    With ``with_ids`` a line of text has the id, which another command asks for, and the topic that the message was sent
+    to. ``topic_of`` is the topic in JSON.
     """
 
-    def __init__(self, call: Call, count: int | None = None, *, with_ids: bool = False) -> None:
+    def __init__(
+        self,
+        call: Call,
+        count: int | None = None,
+        *,
+        with_ids: bool = False,
+        topic_of: Callable[[ReceivedMessage], str] = stored_topic,
+    ) -> None:
         self._call = call
         self._with_ids = with_ids
+        self._topic_of = topic_of
         self._left = count
         # Those of `tail`; other commands that print messages have not all of them.
         self._pattern: re.Pattern[str] | None = getattr(call.options, "grep", None)
@@ -140,11 +150,11 @@ class Printer:
     def _line(self, message: ReceivedMessage) -> str:
         if self._format is not None:
             return formatted(self._format, message, self._body_form)
-        data = described(message, self._body_form)
+        data = described(message, self._body_form, self._topic_of)
         if self._call.options.output == "json":
             return msgspec.json.encode(data).decode()
         body = body_text(data)
-        marks = [f"id={message.message_id}"] if self._with_ids else []
+        marks = [f"id={message.message_id}", f"origin_topic={message.origin_topic}"] if self._with_ids else []
         marks += [f"tags={message.tags}"] if message.tags else []
         marks += [f"keys={' '.join(message.keys)}"] if message.keys else []
         place = f"{name_of(message.queue)} {message.queue_offset} {time_text(message.stored_ms)}"

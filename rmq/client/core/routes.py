@@ -66,6 +66,14 @@ def wrap(namespace: str | None, resource: str) -> str:
     return f"{namespace}%{resource}"
 
 
+def unwrap(namespace: str | None, resource: str) -> str:
+    """Return a topic or group as the program names it.  Java: NamespaceUtil#withoutNamespace"""
+    for prefix in (RETRY_PREFIX, DLQ_PREFIX):
+        if resource.startswith(prefix):
+            return prefix + unwrap(namespace, resource.removeprefix(prefix))
+    return resource.removeprefix(f"{namespace}%") if namespace else resource
+
+
 def check_topic(topic: str) -> None:
     """Raise ConfigurationError for a name that no topic can have.  Java: Validators#checkTopic"""
     if not isinstance(topic, str) or not _NAME.fullmatch(topic) or len(topic) > MAX_TOPIC_BYTES:

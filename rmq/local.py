@@ -120,7 +120,7 @@ class Role:
         command = [sys.executable, "-m", "rmq.runtime.launch", *self.arguments]
         command += ["--nodaemon", "--pidfile=", "--logFile", str(self.log)]
         if self.http_port is not None:
-            command += ["--http", f"{self.http_host}:{self.http_port}"]
+            command += ["--http", _addr(self.http_host, self.http_port)]
         return command
 
     @property
@@ -228,8 +228,8 @@ class Cluster:
         try:
             socket.create_connection((host, port), DIAL_DEADLINE_S).close()
         except OSError as error:
-            text = f"{host}:{port} cannot be reached from this machine ({error.strerror or error}): clients here need"
-            _say(f"rmq-local: {text} another --host, the address that they dial", stream=sys.stderr)
+            text = f"{_addr(host, port)} cannot be reached from this machine ({error.strerror or error}):"
+            _say(f"rmq-local: {text} clients here need another --host, the address that they dial", stream=sys.stderr)
 
     def _watch(self) -> None:
         for role in self._ready():
@@ -322,7 +322,7 @@ def _broker(options: argparse.Namespace, root: Path, name: str, port: int, role:
             segment_mib=SEGMENT_MIB,
         ),
     )
-    arguments = ["rmq-broker", "-c", str(conf), "-n", f"{_inside(options)}:{options.namesrv_port}"]
+    arguments = ["rmq-broker", "-c", str(conf), "-n", _addr(_inside(options), options.namesrv_port)]
     arguments += ["--listenPort", str(port), "--storePathRootDir", str(root / name)]
     arguments += ["--brokerIP1", options.host, "--brokerIP2", _inside(options), *_bound(options)]
     arguments += [f"--{key}={value}" for key, value in options.config]
@@ -358,7 +358,7 @@ def cluster(options: argparse.Namespace) -> Cluster:
     master = _broker(options, root, "broker-a", options.broker_port, options.role, "The master of broker-a", 1)
     slave = _broker(options, root, "broker-a-s", options.slave_port, "SLAVE", "The slave of broker-a", 2)
     for role in (master, slave) if options.failover else ():
-        addr = f"{_inside(options)}:{options.namesrv_port}"
+        addr = _addr(_inside(options), options.namesrv_port)
         role.arguments += ["--enableControllerMode=true", f"--controllerAddr={addr}"]
     roles = [namesrv, master, slave]
     for number in range(1, options.masters):
@@ -379,11 +379,11 @@ def _http_port(options: argparse.Namespace, index: int) -> int | None:
 
 
 NEXT_STEPS = """
-Ready. NameServer {namesrv}, master {host}:{broker_port}, slave {host}:{slave_port}{more}.
+Ready. NameServer {namesrv}, master {master}, slave {slave}{more}.
 
   use it         any RocketMQ 4.x or 5.x remoting client: set its name server address to {namesrv}
   look at it     {pages}
-                 rmq-admin cluster list -n {namesrv}
+                 rmq-admin cluster list -n {quoted}
   break it       pkill -9 -f 'rmq-broker.*broker-a.properties'   (the master starts again by itself)
   prove it       {audit}
   its files      {dir}/conf, {dir}/logs, stores {dir}/broker-a and {dir}/broker-a-s
@@ -399,10 +399,11 @@ def _next_steps(options: argparse.Namespace, root: Path, roles: Sequence[Role]) 
         pages = f"status pages: {_shortest(sys.executable)} -m pip install 'txrocketmq[metrics]', then start again"
     return NEXT_STEPS.format(
         pages=pages or "status pages are off (--http-port 0)",
-        namesrv=f"{options.host}:{options.namesrv_port}",
-        host=options.host,
-        broker_port=options.broker_port,
-        slave_port=options.slave_port,
+        namesrv=_addr(options.host, options.namesrv_port),
+        # a shell takes brackets for a pattern of file names
+        quoted=shlex.quote(_addr(options.host, options.namesrv_port)),
+        master=_addr(options.host, options.broker_port),
+        slave=_addr(options.host, options.slave_port),
         more=", further masters: " + ", ".join(role.name for role in roles[3:]) if roles[3:] else "",
         dir=os.path.relpath(root),
         audit=_audit_command(os.path.relpath(root)),
@@ -429,8 +430,19 @@ def _shortest(path: str) -> str:
     return path if relative.startswith(os.pardir) else relative
 
 
+def _addr(host: str, port: int) -> str:
+    """Return ``host:port``, ``[host]:port`` with IPv6."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _bare(text: str) -> str:
+    """Return an address without the brackets that may be around IPv6."""
+    return text.removeprefix("[").removesuffix("]")
+
+
 def _host(text: str) -> str:
     """Return an address that clients can dial."""
+    text = _bare(text)
     if text in (ALL_ADDRESSES, "::", ""):
         raise argparse.ArgumentTypeError(f"{text!r} is no address that clients can dial; --bind says where to listen")
     return text
@@ -459,6 +471,7 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--bind",
+        type=_bare,
         metavar="ADDRESS",
         help=f"address to listen on, for status pages too; {ALL_ADDRESSES}: all of them (default: that of --host; the"
         " pages 127.0.0.1)",

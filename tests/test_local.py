@@ -126,6 +126,20 @@ class AddressTests(SynchronousTestCase):
                 self.assertEqual((said["-n"], said["--brokerIP2"]), (f"{address}:9876", address))
                 self.assertEqual(said["--brokerIP1"], "192.0.2.1")
 
+    def test_ipv6(self) -> None:
+        """With or without brackets given, addresses are printed with them, as rmq-admin and clients take them."""
+        for given in ("::1", "[::1]"):
+            made = cluster(
+                parser().parse_args(["--dir", os.path.abspath(self.mktemp()), "--host", given, "--bind", given])
+            )
+            self.assertIn("Ready. NameServer [::1]:9876, master [::1]:10911, slave [::1]:10921.", made.next_steps)
+            self.assertIn("set its name server address to [::1]:9876\n", made.next_steps)
+            self.assertIn("rmq-admin cluster list -n '[::1]:9876'\n", made.next_steps)
+            self.assertEqual(made.for_clients, ("::1", 9876))
+            self.assertIn("[::1]:9880", made.roles[0].command)
+            said = dict(pairwise(made.roles[1].arguments))
+            self.assertEqual((said["-n"], said["--brokerIP1"], said["--bindAddress"]), ("[::1]:9876", "::1", "::1"))
+
     def test_what_cannot_be_dialled(self) -> None:
         """An address to listen on is none for clients: it is refused, and so is none."""
         for address in ("0.0.0.0", "::", ""):

@@ -17,7 +17,7 @@ from rmq.broker.config5x import BrokerConfig5x
 from rmq.ha.service import AllowedPeers
 from rmq.remoting.access import AccessSetup, check_white_list
 from rmq.runtime.config import ConfigError
-from rmq.runtime.platform import split_addr
+from rmq.runtime.platform import join_addr, split_addr
 from rmq.store.config import BrokerRole, StoreConfig
 from rmq.store.dispatch import delay_levels
 from rmq.store.messages import StoreError
@@ -269,8 +269,8 @@ class BrokerSetup:
 
     @property
     def address(self) -> str:
-        """``brokerIP1:listenPort``, by which clients and NameServers know this broker."""
-        return f"{self.broker.broker_ip1}:{self.server.listen_port}"
+        """``brokerIP1:listenPort`` (IPv6 in brackets), by which clients and NameServers know this broker."""
+        return join_addr(self.broker.broker_ip1 or "", self.server.listen_port)
 
     @property
     def store_host(self) -> tuple[bytes, int]:
@@ -280,7 +280,7 @@ class BrokerSetup:
     @property
     def ha_address(self) -> str:
         """``brokerIP2:haListenPort``, where slaves get the commit log."""
-        return f"{self.broker.broker_ip2}:{self.store.ha_listen_port}"
+        return join_addr(self.broker.broker_ip2 or "", self.store.ha_listen_port)
 
     @property
     def name(self) -> str:

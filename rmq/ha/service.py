@@ -21,7 +21,7 @@ from rmq.ha.session import SessionLimits, Term
 from rmq.ha.status import HAStatus
 from rmq.ha.stream import MAX_BATCH_BYTES
 from rmq.runtime.clock import Periodic, steady_ms
-from rmq.runtime.platform import Platform, split_addr
+from rmq.runtime.platform import Platform, join_addr, split_addr
 from rmq.runtime.tls.context import ClientTls, ServerTls, tls_around
 from rmq.store.config import BrokerRole, StoreConfig
 from rmq.store.messages import PutStatus
@@ -206,9 +206,8 @@ class HAService(Service):
         self._hub.start()
         self._housekeeping.start()
         self._log.info(
-            "replication listens on {host}:{port} as {role}, for {allowed}, {secured}",
-            host=self._host,
-            port=self.port,
+            "replication listens on {addr} as {role}, for {allowed}, {secured}",
+            addr=join_addr(self._host, self.port),
             role=self._role.name,
             allowed=self._allowed,
             secured="in plain text" if self._secured is None else "over TLS",

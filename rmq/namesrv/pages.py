@@ -31,6 +31,7 @@ from rmq.runtime.http.html import (
     tagged,
     time_text,
 )
+from rmq.runtime.platform import join_addr
 from rmq.wire.api.common import DataVersion, perm_text
 from rmq.wire.api.explain import RouteEventData
 
@@ -122,7 +123,7 @@ class NamesrvPages:
     def _page(self, title: str, *sections: Section) -> str:
         server = self._namesrv.server
         at_ms = now_ms(self._namesrv.clock)
-        return page(f"NameServer {server.host}:{server.port}{title}", NAVIGATION, sections, at_ms=at_ms)
+        return page(f"NameServer {join_addr(server.host, server.port)}{title}", NAVIGATION, sections, at_ms=at_ms)
 
     def _state(self) -> Markup:
         namesrv = self._namesrv

@@ -23,7 +23,7 @@ from rmq.remoting.responders import ResponderTable
 from rmq.remoting.tls import admission
 from rmq.runtime.clock import steady_ms
 from rmq.runtime.logs import LogThrottle
-from rmq.runtime.platform import Platform
+from rmq.runtime.platform import Platform, join_addr
 from rmq.runtime.tls.context import TLS_TROUBLE, ServerTls
 
 #: connections that wait to be accepted
@@ -95,16 +95,15 @@ class RemotingServer(Service):
             self._listening = self._platform.reactor.listenTCP(self.port, factory, backlog=BACKLOG, interface=self.host)
         except CannotListenError as error:
             self._log.critical(
-                "{name} cannot listen on {host}:{port}: {error}",
+                "{name} cannot listen on {addr}: {error}",
                 name=self.name,
-                host=self.host,
-                port=self.port,
+                addr=join_addr(self.host, self.port),
                 error=error.socketError,
             )
             raise
         self.port = getattr(self._listening.getHost(), "port", self.port)
         super().startService()
-        self._log.info("{name} listens on {host}:{port}", name=self.name, host=self.host, port=self.port)
+        self._log.info("{name} listens on {addr}", name=self.name, addr=join_addr(self.host, self.port))
 
     def stopService(self) -> Deferred[None]:
         """Stop listening and close all connections; fires when they are closed (CLOSE_GRACE_S at most)."""

@@ -184,3 +184,8 @@ def split_addr(addr: str) -> tuple[str, int]:
     if not colon or not host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65536:
         raise ValueError(f"{addr!r} is no address of the form host:port")
     return host, int(port)
+
+
+def join_addr(host: str, port: int) -> str:
+    """Return ``host:port``, ``[host]:port`` with IPv6: without brackets Go's and C++ clients cannot dial it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -320,6 +320,12 @@ class ResolveTests(SynchronousTestCase):
             ((key, why),) = unreachable(setup_from(text))
             self.assertTrue(text.startswith(key) and words in why, why)
 
+    def test_ipv6(self) -> None:
+        """It is registered in brackets, as every client can dial it."""
+        setup = resolved("brokerIP1=::1\nbrokerIP2=2001:db8::1\nlistenPort=10911\n")
+        self.assertEqual((setup.address, setup.ha_address), ("[::1]:10911", "[2001:db8::1]:10912"))
+        self.assertEqual(resolved("brokerIP1=10.0.0.1\n").address, "10.0.0.1:10911")
+
     def test_name_servers(self) -> None:
         """Blanks and empty items in the list do no harm."""
         setup = resolved("namesrvAddr= a:9876 ;;b:9876;\n")

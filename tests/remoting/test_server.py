@@ -96,7 +96,7 @@ class ListenTests(ServerCase):
         error = self.assertRaises(CannotListenError, server.startService)
         self.assertIn("10911", str(error))
         (event,) = [event for event in events if event.get("log_level") is LogLevel.critical]
-        self.assertEqual((event["name"], event["host"], event["port"]), ("broker", "127.0.0.1", 10911))
+        self.assertEqual((event["name"], event["addr"]), ("broker", "127.0.0.1:10911"))
         self.assertFalse(server.running)
         self.assertIsNone(self.successResultOf(server.stopService()))
 

@@ -11,6 +11,7 @@ import argparse
 import collections
 import contextlib
 import ctypes
+import errno
 import importlib.util
 import os
 import re
@@ -24,7 +25,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TextIO
+from typing import Any, TextIO
 
 import attrs
 
@@ -36,6 +37,11 @@ DIAL_DEADLINE_S = 2.0
 RESTART_DELAY_S = 1.0
 #: a role that dies this often within a minute is not started again
 MAX_DEATHS_PER_MINUTE = 5
+#: how often a role is asked for a sign of life, and how long it may take
+PROBE_EVERY_S = 5.0
+SILENT_AFTER_S = 10.0
+#: rmq-local itself did not run for so long: what it waits for may be there all the same
+ASLEEP_AFTER_S = 3.0
 
 SEGMENT_MIB = 64
 #: the status pages of the NameServer are at its port + 4, those of master, slave and further masters at the next ports
@@ -83,6 +89,48 @@ class BootFailure(Exception):
     """A role did not start; the text has its name, the reason and the path of its log."""
 
 
+class Probe:
+    """
+    One connection that asks a process for a sign of life.
+
+    It says at once that it sends nothing, so a server closes it: no request, no account, no TLS is needed. The
+    system accepts connections for a process that hangs, and never closes them. A refused one counts as answered:
+    the process does not listen yet, or no more, and its own lines say why.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self._socket: socket.socket | None = None
+        self._address: Any = None
+        with contextlib.suppress(OSError):
+            family, kind, protocol, _, self._address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            self._socket = socket.socket(family, kind, protocol)
+            self._socket.setblocking(False)
+        self._connected = False
+
+    def answered(self) -> bool:
+        """Go on as far as that needs no wait."""
+        if self._socket is None:
+            return True
+        try:
+            if not self._connected:
+                error = self._socket.connect_ex(self._address)
+                if error in (errno.EINPROGRESS, errno.EALREADY):
+                    return False
+                if error not in (0, errno.EISCONN):
+                    return True
+                self._connected = True
+                self._socket.shutdown(socket.SHUT_WR)
+            return self._socket.recv(4096) == b""
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+
+
 @attrs.define
 class Role:
     """One role: how its `twistd` process is started, and the running process."""
@@ -90,6 +138,8 @@ class Role:
     name: str
     arguments: list[str]
     log: Path
+    #: host and port at which it listens, as seen from here
+    address: tuple[str, int]
     #: port of its status pages; None: none
     http_port: int | None
     #: address that they listen on
@@ -100,11 +150,22 @@ class Role:
     unread: bytearray = attrs.field(factory=bytearray)
     #: bytes that the log had at the start
     log_begin: int = 0
+    started_at: float = 0.0
+    #: whether this process has printed its boot line, and whether it was said that it has not
+    is_up: bool = False
+    is_late: bool = False
+    probe: Probe | None = None
+    asked_at: float = 0.0
+    #: whether it was said that it does not answer
+    is_silent: bool = False
 
     def start(self) -> None:
         """Start the process in its own session: Ctrl-C reaches only rmq-local, which stops the roles in order."""
         self.unread.clear()
         self.restart_at = None
+        self.started_at = time.monotonic()
+        self.is_up = self.is_late = False
+        self.forget_probe()
         self.log_begin = self.log.stat().st_size if self.log.exists() else 0
         self.process = subprocess.Popen(
             self.command,
@@ -126,6 +187,38 @@ class Role:
     @property
     def alive(self) -> bool:
         return self.process is not None and self.process.poll() is None
+
+    def forget_probe(self) -> None:
+        if self.probe is not None:
+            self.probe.close()
+        self.probe = None
+        self.is_silent = False
+
+    def check(self, now: float) -> str | None:
+        """Return what the user has to know of a process that runs: that it hangs, or does so no more, or is late."""
+        if not self.is_up:
+            if self.is_late or now < self.started_at + BOOT_DEADLINE_S:
+                return None
+            self.is_late = True
+            return f"{self.name} is not up {BOOT_DEADLINE_S:.0f} s after its start; see {self.log}"
+        if self.probe is None:
+            if now >= self.asked_at + PROBE_EVERY_S:
+                self.asked_at = now
+                self.probe = Probe(*self.address)
+            return None
+        if self.probe.answered():
+            text = f"{self.name} answers again, after {now - self.asked_at:.0f} s" if self.is_silent else None
+            self.forget_probe()
+            return text
+        if self.is_silent or now < self.asked_at + SILENT_AFTER_S:
+            return None
+        self.is_silent = True
+        assert self.process is not None
+        pid, since = self.process.pid, time.strftime("%H:%M:%S", time.localtime(time.time() - (now - self.asked_at)))
+        text = f"{self.name} (process {pid}) has not answered since {since}"
+        if _is_stopped(pid):
+            return f"{text}: it is stopped; `kill -CONT {pid}` lets it go on, `kill -9 {pid}` has it started again"
+        return f"{text}; see {self.log}, `kill -9 {pid}` has it started again"
 
     def lines(self) -> Iterator[str]:
         """Read what the process printed since the last call, a line at a time."""
@@ -154,6 +247,20 @@ class Role:
             return f"(no log: {error})"
 
 
+def _is_stopped(pid: int) -> bool:
+    """Linux: whether a signal such as SIGSTOP, or a debugger, holds a process."""
+    with contextlib.suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0] in "Tt"
+    return False
+
+
+def _signal(number: int) -> str:
+    """Return the number of a signal, with its name if it has one."""
+    with contextlib.suppress(ValueError):
+        return f"{number} ({signal.Signals(number).name})"
+    return str(number)
+
+
 def signal_when_parent_ends(signum: int) -> None:
     """Linux: have this process get a signal when its parent ends, also after kill -9."""
     with contextlib.suppress(OSError, AttributeError):
@@ -170,6 +277,8 @@ class Cluster:
     for_clients: tuple[str, int]
     selector: selectors.BaseSelector = attrs.field(factory=selectors.DefaultSelector)
     stopping: bool = False
+    #: when the roles were looked at last
+    watched_at: float = 0.0
 
     def run(self) -> int:
         """Run until SIGINT, SIGTERM or SIGHUP, or until a role fails too often; return the exit status."""
@@ -240,6 +349,16 @@ class Cluster:
             if role.restart_at is not None and now >= role.restart_at:
                 role.start()
                 self._register(role)
+        self._check(now)
+
+    def _check(self, now: float) -> None:
+        asleep = now > self.watched_at + ASLEEP_AFTER_S
+        self.watched_at = now
+        for role in self.roles:
+            if asleep and not role.is_silent:
+                role.forget_probe()
+            if role.alive and (text := role.check(now)) is not None:
+                _say(text)
 
     def _register(self, role: Role) -> None:
         assert role.process is not None and role.process.stdout is not None
@@ -254,6 +373,7 @@ class Cluster:
         before = len(role.unread)
         lines = list(role.lines())
         if lines or len(role.unread) > before:
+            role.is_up = role.is_up or any(BOOT_LINE_PARTS in line for line in lines)
             return lines
         self.selector.unregister(role.process.stdout)
         role.process.stdout.close()
@@ -263,7 +383,8 @@ class Cluster:
     def _died(self, role: Role, status: int) -> None:
         if self.stopping:
             return
-        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        role.forget_probe()
+        how = f"was killed by signal {_signal(-status)}" if status < 0 else f"ended with status {status}"
         now = time.monotonic()
         role.deaths.append(now)
         while role.deaths[0] < now - 60:
@@ -279,6 +400,7 @@ class Cluster:
             if role.process is None or not role.alive:
                 continue
             role.process.terminate()
+            role.process.send_signal(signal.SIGCONT)  # one that is stopped would not see it
             try:
                 role.process.wait(STOP_DEADLINE_S)
             except subprocess.TimeoutExpired:
@@ -331,7 +453,15 @@ def _broker(options: argparse.Namespace, root: Path, name: str, port: int, role:
 
 def _role(options: argparse.Namespace, root: Path, name: str, arguments: list[str], page: int) -> Role:
     log, http_host = root / "logs" / f"{name}.log", options.bind or "127.0.0.1"
-    return Role(name=name, arguments=arguments, log=log, http_port=_http_port(options, page), http_host=http_host)
+    port = int(arguments[arguments.index("--listenPort") + 1])
+    return Role(
+        name=name,
+        arguments=arguments,
+        log=log,
+        address=(_inside(options), port),
+        http_port=_http_port(options, page),
+        http_host=http_host,
+    )
 
 
 def _bound(options: argparse.Namespace) -> list[str]:

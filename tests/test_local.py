@@ -11,6 +11,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
+from typing import Any, ClassVar
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -205,6 +206,85 @@ class RegistrationTests(SynchronousTestCase):
             "registration at NameServer {addr} failed, tried again every ",
         ):
             self.assertIn(text, source)
+
+
+class FakeProbe:
+    """Answers when the test has it answer."""
+
+    answers: ClassVar[bool] = True
+
+    def __init__(self, host: str, port: int) -> None:
+        self.address = (host, port)
+
+    def answered(self) -> bool:
+        return self.answers
+
+    def close(self) -> None:
+        pass
+
+
+class FakeProcess:
+    pid = 4711
+
+    def poll(self) -> None:
+        return None
+
+
+class SignsOfLifeTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.patch(local, "Probe", FakeProbe)
+        self.patch(FakeProbe, "answers", True)
+        self.made = cluster(parser().parse_args(["--dir", os.path.abspath(self.mktemp())]))
+        self.role = self.made.roles[1]
+        process: Any = FakeProcess()
+        self.role.process = process
+        self.role.is_up = True
+        self.now = 1000.0
+
+    def said_in(self, seconds: int) -> str:
+        """Return what is printed while so much time passes."""
+        with redirect_stdout(StringIO()) as output:
+            for _ in range(seconds * 2):
+                self.now += 0.5
+                self.made._check(self.now)
+        return output.getvalue()
+
+    def test_a_process_that_hangs(self) -> None:
+        """One line says which one, since when, and what to do, and one that it answers again."""
+        self.assertEqual(self.said_in(60), "")
+        self.assertEqual(self.role.address, ("127.0.0.1", 10911))
+        self.patch(FakeProbe, "answers", False)
+        text = self.said_in(60)
+        self.assertRegex(
+            text, r"^broker-a \(process 4711\) has not answered since \d\d:\d\d:\d\d; see /.*broker-a.log, "
+        )
+        self.assertTrue(text.endswith("`kill -9 4711` has it started again\n"), text)
+        self.assertEqual(text.count("\n"), 1)
+        self.patch(FakeProbe, "answers", True)
+        self.assertRegex(self.said_in(20), r"^broker-a answers again, after \d+ s\n$")
+
+    def test_one_that_is_stopped(self) -> None:
+        """After kill -STOP it says how the process goes on."""
+        self.patch(local, "_is_stopped", lambda pid: pid == 4711)
+        self.patch(FakeProbe, "answers", False)
+        self.assertIn("it is stopped; `kill -CONT 4711` lets it go on, `kill -9 4711` has", self.said_in(30))
+
+    def test_when_this_process_was_stopped(self) -> None:
+        """After Ctrl-Z and fg nobody is suspected: rmq-local itself has not looked."""
+        self.patch(FakeProbe, "answers", False)
+        self.assertEqual(self.said_in(8), "")
+        self.now += 3600
+        self.assertEqual(self.said_in(9), "")
+
+    def test_a_start_that_lasts(self) -> None:
+        """A role that was started again and is not up after a minute is one line, with its log."""
+        self.role.is_up = False
+        self.role.started_at = self.now
+        self.patch(FakeProbe, "answers", False)
+        self.assertEqual(self.said_in(59), "")
+        text = self.said_in(60)
+        self.assertIn("broker-a is not up 60 s after its start; see /", text)
+        self.assertEqual(text.count("\n"), 1)
 
 
 class ConfigTests(SynchronousTestCase):

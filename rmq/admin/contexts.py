@@ -65,8 +65,10 @@ class Contexts:
 
     def remove(self, name: str) -> None:
         """The context in use is none afterwards if it was this one."""
-        self.load(name)
-        self._path(name).unlink()
+        path = self._path(name)
+        if not path.exists():
+            self.load(name)  # which says so
+        path.unlink()
         if self.in_use() == name:
             self._in_use.unlink()
 

@@ -306,13 +306,17 @@ async def run(platform: Platform, options: argparse.Namespace, terminal: Termina
     )
     client.startService()
     try:
+        has_shown = False
         while True:
             result = await _once(call)
-            if options.watch is None or (result.err and not result.out):
+            is_passing = has_shown and result.status in (REFUSED, DIFFERENT, UNASKED)  # a broker that restarts
+            if options.watch is None or (result.err and not result.out and not is_passing):
                 return result
             if result.err:
                 terminal.warn(result.err)
-            terminal.emit(result.out)
+            if result.out or not result.err:
+                terminal.emit(result.out)
+            has_shown = True
             await deferLater(platform.reactor, options.watch)
     finally:
         await client.stopService()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -88,7 +89,24 @@ def show(text: str, stream: TextIO) -> None:
     A terminal gets control characters as escapes: messages and names are of clients, which could move its cursor or
     change its title. Files and pipes get what was sent.
     """
-    print(visible(text) if stream.isatty() else text, file=stream, flush=True)
+    text = visible(text) if stream.isatty() else text
+    try:
+        print(text, file=stream, flush=True)
+    except UnicodeEncodeError:  # of a locale other than UTF-8; nothing is written yet
+        print(_escaped(text, stream.encoding), file=stream, flush=True)
+
+
+def _escaped(text: str, encoding: str) -> str:
+    r"""Return ``text`` with \uXXXX, as JSON has it, for each letter that the encoding does not have."""
+    return "".join(letter if _has(encoding, letter) else json.dumps(letter)[1:-1] for letter in text)
+
+
+def _has(encoding: str, letter: str) -> bool:
+    try:
+        letter.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def emit(text: str) -> None:

@@ -417,8 +417,11 @@ class Received:
         return bool(self._run(self._delivery.end(error)))
 
     async def _receive(self) -> tuple[Delivery, Traced]:
-        async with asyncio.timeout(self._timeout_s):
-            delivery = await self._consumer.receive()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                delivery = await self._consumer.receive()
+        except TimeoutError:
+            raise TimeoutError(f"no message came within {self._timeout_s} s") from None
         return delivery, delivery.begin()
 
 

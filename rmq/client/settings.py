@@ -45,6 +45,12 @@ def _from(settings: object, attribute: attrs.Attribute[From], value: From) -> No
         raise ConfigurationError(f"{attribute.name} is one of {', '.join(map(str, From))}, not {value!r}")
 
 
+def check_kind(settings: object, kind: type) -> None:
+    """Refuse the settings of something else, and what is none."""
+    if not isinstance(settings, kind):
+        raise ConfigurationError(f"{kind.__name__}(...) is wanted here, not {settings!r:.60}")
+
+
 @attrs.frozen(kw_only=True)
 class ClientSettings:
     """

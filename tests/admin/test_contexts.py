@@ -105,6 +105,26 @@ class ContextCommandTests(ContextCase):
         self.text("context", "remove", "prod")
         self.assertIn("no context", self.text("context", "list"))
 
+    def test_a_broken_one_among_others(self) -> None:
+        """The others are listed, with status 2 and a line that names the file; it can be removed, or written again."""
+        self.text("context", "add", "dev", "-n", self.namesrv)
+        self.text("context", "add", "prod", "-n", "h:1")
+        (path,) = self.home.rglob("prod.json")
+        path.write_text("{broken")
+        result = self.admin("context", "list", "-o", "csv")
+        self.assertEqual((result.status, result.out.splitlines()[1:]), (2, [f"dev,*,{self.namesrv},,false"]))
+        self.assertIn(f"{path}: JSON is malformed", self.warned[0])
+        self.text("context", "remove", "prod")
+        self.assertEqual([row["name"] for row in self.data("context", "list")], ["dev"])
+
+    def test_one_that_is_replaced(self) -> None:
+        """It says what there was, above all that it was read-only."""
+        self.text("context", "add", "prod", "-n", "h:1", "--read-only")
+        self.assertEqual(self.text("context", "add", "prod", "-n", "h:1", "--read-only"), "context prod: h:1, in use")
+        self.assertEqual(
+            self.text("context", "add", "prod", "-n", "h:2"), "context prod: h:2, in use; it was h:1, read-only"
+        )
+
     def test_folder_is_private(self) -> None:
         """Nobody else reads which clusters a user has."""
         self.text("context", "add", "prod", "-n", "h:1")

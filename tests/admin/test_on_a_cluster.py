@@ -246,6 +246,31 @@ class FailedBrokerTests(ClusterCase):
         self.failureResultOf(asked)
 
 
+class WatchTests(ClusterCase):
+    def test_a_topic_that_comes_back(self) -> None:
+        """After the first table a failure is a line on standard error, and --watch goes on; before, it is the end."""
+        parsed = parse(["topic", "show", "orders", "--watch", "2", "-o", "csv", "-n", self.namesrv])
+        self.assertEqual(self.run_to_its_end(parsed), 2)
+        self.text("topic", "create", "orders", "--queues", "1")
+        asked = Deferred.fromCoroutine(run(platform_for(self.machine), parsed, self.terminal()))
+        self.world.run_for(1)
+        self.text("topic", "delete", "orders", "--yes")
+        self.world.run_for(4)
+        self.text("topic", "create", "orders", "--queues", "1")
+        shown = len(self.emitted)
+        self.world.run_for(4)
+        self.assertGreater(len(self.emitted), shown)
+        self.assertIn("has no route of topic orders", self.warned[0])
+        self.assertNotIn("", self.emitted)
+        asked.cancel()
+        self.world.run_for(1)
+        self.failureResultOf(asked)
+
+    def run_to_its_end(self, parsed: argparse.Namespace) -> int:
+        asked = Deferred.fromCoroutine(run(platform_for(self.machine), parsed, self.terminal()))
+        return self.world.settle(asked).status
+
+
 class SilentNamesrvTests(ClusterCase):
     def test_asked_last(self) -> None:
         """A NameServer that did not answer costs its timeout once, and changes still go to it."""
@@ -804,6 +829,12 @@ class MessageTests(ClusterCase):
         self.assertEqual(seen["message_id"], sent["message_id"])
         (line,) = self.lines("tail", "orders", "--exit", "--from", "begin")
         self.assertRegex(line, r"^broker-a:1 0 \S+Z tags=A keys=k1 k2 Grüße$")
+
+    def test_arguments_that_are_no_utf8(self) -> None:
+        """The bytes of the command line are the body, which Python has as surrogates."""
+        self.lines("produce", "orders", "-m", os.fsdecode(b"\xff\xfe"))
+        (seen,) = self.tail("orders", "--from", "begin")
+        self.assertEqual(seen["body_base64"], "//4=")
 
     def test_lines_and_copies(self) -> None:
         """Each line of standard input is a message; what tail prints as JSON can be produced elsewhere."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import fcntl
 import functools
+import json
 import os
 import pty
 import re
@@ -14,12 +15,14 @@ import subprocess
 import sys
 import termios
 import time
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from unittest import skipUnless
 
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmq.admin.terminal import show
 from rmq.testing import Cluster, cluster
 from tests.admin.test_names import ended
 from tests.ports import free_port
@@ -130,6 +133,22 @@ class ControlTests(ProcessCase):
             self.assertEqual(started.ended(), 0, started.shown)
             self.assertIn("k\\x1b[31m", started.shown)
             self.assertNotRegex(started.shown, "[\x07\x1b\r]")
+
+
+class EncodingTests(SynchronousTestCase):
+    def test_another_encoding(self) -> None:
+        """Where the output has not all letters they are \\uXXXX, which JSON reads again."""
+        text = json.dumps({"body": "Grüße 🎉"}, ensure_ascii=False)
+        for encoding, shown in (
+            ("utf-8", '{"body": "Grüße 🎉"}'),
+            ("latin-1", '{"body": "Grüße \\ud83c\\udf89"}'),
+            ("ascii", '{"body": "Gr\\u00fc\\u00dfe \\ud83c\\udf89"}'),
+        ):
+            data = BytesIO()
+            stream = TextIOWrapper(data, encoding=encoding)
+            show(text, stream)
+            self.assertEqual(data.getvalue().decode(encoding), f"{shown}\n")
+            self.assertEqual(json.loads(data.getvalue().decode(encoding)), {"body": "Grüße 🎉"})
 
 
 class ConfirmationTests(ProcessCase):

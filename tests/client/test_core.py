@@ -258,6 +258,9 @@ class OutgoingTests(SynchronousTestCase):
         ]
         for message in bad + wrong_types:
             self.assertRaises(ConfigurationError, outgoing.single, message, "ID", small, None)
+        no_text: Any = (1,)
+        wrong = Message("T", b"x", keys=no_text)
+        self.assertRaisesRegex(ConfigurationError, "a key is a text, not 1", outgoing.single, wrong, "ID", small, None)
         pairs = [
             [Message("T", b"x"), Message("U", b"x")],
             [Message("T", b"x", delay_level=1)],

@@ -19,10 +19,12 @@ from rmq.client.flows.admin import admin
 from rmq.client.flows.instance import AGAIN_S, Instance
 from rmq.client.flows.litepull import PullConsumer, pull_consumer
 from rmq.client.flows.member import Member
+from rmq.client.flows.orderly import push_consumer
 from rmq.client.flows.producer import Producer
+from rmq.client.flows.producer import producer as new_producer
 from rmq.client.flows.push import PushConsumer
 from rmq.client.flows.transactions import transaction_producer
-from rmq.client.settings import From, ProducerSettings, PullSettings
+from rmq.client.settings import ClientSettings, From, ProducerSettings, PullSettings, PushSettings
 from rmq.client.types import CloseReport, Later, Message, ReceivedMessage, Reject, SendStatus
 from rmq.errors import ClosedClient, ConfigurationError, ForkedClient, LostQueue, NoRoute, NotDelivered
 from rmq.namesrv.service import NamesrvService
@@ -225,6 +227,23 @@ class SendTests(FlowCase):
             with self.assertLogs("rmq.client.consumer", logging.WARNING) as logged:
                 self.until(lambda inbox=inbox: sum(message.reconsume_times == 1 for message in inbox.got) == 3, 120)
             self.assertIn("the handler raised Outcome('no')", logged.output[0])
+
+    def test_settings_of_something_else(self) -> None:
+        """They are refused with the kind that is wanted, where they would fail at a field that they do not have."""
+        client = self.sim.client()
+        wrong: Any = PullSettings()
+        with self.assertRaisesRegex(ConfigurationError, r"PushSettings\(...\) is wanted here, not PullSettings\("):
+            push_consumer(client, "CG", {"T": "*"}, Inbox(), wrong)
+        wrong = PushSettings()
+        with self.assertRaisesRegex(ConfigurationError, r"ProducerSettings\(...\) is wanted here, not PushSettings"):
+            new_producer(client, "PG", wrong)
+        with self.assertRaisesRegex(ConfigurationError, r"ProducerSettings\(...\) is wanted here"):
+            transaction_producer(client, "PG", print, wrong)
+        with self.assertRaisesRegex(ConfigurationError, r"PullSettings\(...\) is wanted here"):
+            self.sim.run(pull_consumer(client, "CG", {"T": "*"}, wrong))
+        for credentials, settings in ((("key", "secret"), ClientSettings()), (None, wrong)):
+            with self.assertRaisesRegex(ConfigurationError, r"(Credentials|ClientSettings)\(...\) is wanted here"):
+                Instance(client.host, "a:1", credentials, settings)  # type: ignore[arg-type]
 
     def test_a_topic_without_a_route(self) -> None:
         """One line says which topic, which group, where it is unknown, and what happens; later looks say nothing."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
-from rmq.admin.command import Call, Outcome, addresses, argument, command, tabular
-from rmq.admin.contexts import Context, Contexts
+from rmq.admin.command import DIFFERENT, OK, Call, Outcome, addresses, argument, command, tabular
+from rmq.admin.contexts import Context, ContextError, Contexts
 
 NEW = argument("name", metavar="NAME")
 NAME = argument("name", metavar="CONTEXT")
@@ -35,11 +36,16 @@ async def context_add(call: Call) -> Outcome:
         read_only=options.read_only,
     )
     contexts = _contexts()
+    before = None
+    with contextlib.suppress(ContextError):
+        before = contexts.load(options.name)
     contexts.save(options.name, context)
     if len(contexts.names()) == 1:
         contexts.use(options.name)
     in_use = contexts.in_use() == options.name
     text = f"context {options.name}: {context.namesrv}{', in use' if in_use else ''}"
+    if before is not None and before != context:
+        text += f"; it was {before.namesrv}{', read-only' if before.read_only else ''}"
     return Outcome(text=text, data={"name": options.name, "in_use": in_use, **_described(context)})
 
 
@@ -53,14 +59,21 @@ def _described(context: Context) -> dict[str, object]:
 
 @command("context list", "list the contexts; * is the one in use")
 async def context_list(call: Call) -> Outcome:
+    """Status 2 when the file of one cannot be used; the others are listed."""
     contexts = _contexts()
     in_use = contexts.in_use()
-    rows = []
+    rows, status = [], OK
     for name in contexts.names():
-        context = contexts.load(name)
+        try:
+            context = contexts.load(name)
+        except ContextError as error:
+            call.terminal.warn(f"rmq-admin: {error}")
+            status = DIFFERENT
+            continue
         rows.append((name, "*" if name == in_use else "", context.namesrv, context.cluster, context.read_only))
     columns = ("name", "in_use", "namesrv", "cluster", "read_only")
-    return tabular(columns, rows, nothing="no context; make one with: rmq-admin context add NAME -n HOST:PORT")
+    nothing = "no context; make one with: rmq-admin context add NAME -n HOST:PORT"
+    return tabular(columns, rows, nothing=nothing, status=status)
 
 
 @command("context show", "show what a context says", NAME)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from base64 import b64decode
 from collections.abc import AsyncIterator
 from typing import Any
@@ -142,7 +143,7 @@ def _queue(topic: str, text: str) -> MessageQueue:
 async def _messages(call: Call, plain: Message) -> AsyncIterator[Message]:
     options = call.options
     for text in options.texts or ():
-        yield attrs.evolve(plain, body=text.encode())
+        yield attrs.evolve(plain, body=os.fsencode(text))  # the bytes of the command line, also if they are no UTF-8
     if options.file is not None:
         try:
             yield attrs.evolve(plain, body=call.platform.disk.read_whole(options.file))

@@ -246,6 +246,8 @@ def _properties(message: Message, message_id: str) -> dict[str, str]:
         if not name or not value:
             raise ConfigurationError(f"property {name!r} has an empty name or value")
     for key in message.keys:
+        if not isinstance(key, str):
+            raise ConfigurationError(f"a key is a text, not {key!r}")
         if not key or " " in key:
             raise ConfigurationError(f"{key!r} is no key: blanks separate keys")
     if message.keys:

@@ -189,7 +189,8 @@ class Admin:
         try:
             route = await self.route(RETRY_PREFIX + group)
         except NotFound:
-            raise NotFound(f"no group {group}: no NameServer has a route of {RETRY_PREFIX}{group}") from None
+            why = f"no NameServer has a route of {RETRY_PREFIX}{group}"
+            raise NotFound(f"no group {group}, or none that has had a member: {why}") from None
         return addresses_by_name(route.broker_datas)
 
     async def members_at(self, addr: str, group: str) -> ConsumerConnection | None:

@@ -19,7 +19,7 @@ from rmq.client.flows.attempt import attempt
 from rmq.client.flows.closing import Closing
 from rmq.client.host import Gate, Host
 from rmq.client.observers import Observer, TracingObserver
-from rmq.client.settings import ClientSettings
+from rmq.client.settings import ClientSettings, check_kind
 from rmq.client.types import CloseReport, Credentials, ReceivedMessage
 from rmq.errors import (
     ClosedClient,
@@ -135,6 +135,9 @@ class Instance:
     ) -> None:
         if namesrv is None:
             namesrv = os.environ.get("NAMESRV_ADDR") or DEFAULT_NAMESRV
+        check_kind(settings, ClientSettings)
+        if credentials is not None:
+            check_kind(credentials, Credentials)
         self.namesrvs = _namesrvs(namesrv)
         self.host = host
         self.settings = settings

@@ -16,7 +16,7 @@ from rmq.client.flows.closing import Closing
 from rmq.client.flows.instance import Instance
 from rmq.client.flows.member import Held, Member, queue_header, search_header
 from rmq.client.observers import How
-from rmq.client.settings import PullSettings
+from rmq.client.settings import PullSettings, check_kind
 from rmq.client.types import CloseReport, ReceivedMessage, Sql
 from rmq.errors import ConfigurationError, LostQueue
 from rmq.wire.api.common import MessageQueue, SubscriptionData
@@ -231,6 +231,7 @@ async def pull_consumer(
 
     Brokers know members by their connections, and versions of Java by the end of the id.
     """
+    check_kind(settings, PullSettings)
     own = instance.sibling("@STREAM")
     await own.start()
     consumer = PullConsumer(own, group, subscriptions, settings)

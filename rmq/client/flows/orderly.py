@@ -16,7 +16,7 @@ from rmq.client.flows.instance import Instance
 from rmq.client.flows.member import Held
 from rmq.client.flows.push import Handler, PushConsumer, Worker
 from rmq.client.observers import How
-from rmq.client.settings import PushSettings
+from rmq.client.settings import PushSettings, check_kind
 from rmq.client.types import Later, ReceivedMessage, Reject, Sql
 from rmq.errors import ConfigurationError, NoRoute, NotDelivered, RequestFailed
 from rmq.wire.api.clients import LOCK_BATCH_MQ, UNLOCK_BATCH_MQ, LockBatchBody
@@ -232,6 +232,7 @@ def push_consumer(
     settings: PushSettings,
 ) -> PushConsumer:
     """Return the consumer that the settings want, as a part of the client."""
+    check_kind(settings, PushSettings)
     kind = OrderlyConsumer if settings.orderly else PushConsumer
     consumer = kind(instance, group, subscriptions, handler, settings)
     instance.add_consumer(group, consumer)

@@ -18,7 +18,7 @@ from rmq.client.flows import spans
 from rmq.client.flows.instance import AGAIN_S, Awaited, Instance
 from rmq.client.flows.usercode import tell
 from rmq.client.observers import Sent
-from rmq.client.settings import ProducerSettings
+from rmq.client.settings import ProducerSettings, check_kind
 from rmq.client.types import CloseReport, Message, NotDurable, ReceivedMessage, SendResult, SendStatus
 from rmq.errors import (
     ClosedClient,
@@ -536,6 +536,7 @@ def _batch(messages: Iterable[Message]) -> list[Message]:
 
 def producer(instance: Instance, group: str, settings: ProducerSettings) -> Producer:
     """Return a producer as a part of the client."""
+    check_kind(settings, ProducerSettings)
     made = Producer(instance, group, settings)
     instance.parts.append(made)
     return made

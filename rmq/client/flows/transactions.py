@@ -20,7 +20,7 @@ from rmq.client.flows import spans
 from rmq.client.flows.instance import Instance
 from rmq.client.flows.producer import Producer
 from rmq.client.flows.usercode import check_handler, outcome
-from rmq.client.settings import ProducerSettings
+from rmq.client.settings import ProducerSettings, check_kind
 from rmq.client.types import Message, NotDurable, ReceivedMessage, SendResult, SendStatus
 from rmq.errors import ConfigurationError, NoRoute, NotDelivered, RequestFailed
 from rmq.wire.api.common import MessageQueue
@@ -225,6 +225,7 @@ def transaction_producer(
     topics: Iterable[str] = (),
 ) -> TransactionProducer:
     """Return a producer as a part of the client."""
+    check_kind(settings, ProducerSettings)
     made = TransactionProducer(instance, group, check, settings, topics)
     instance.parts.append(made)
     instance.run_beside(made.announce(), name=f"rmq announcement of {group}")

@@ -6,12 +6,12 @@ import os
 import ssl
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from rmq.aio.host import AsyncioHost
 from rmq.aio.tls import TlsFiles
 from rmq.client.flows.admin import Admin, admin
-from rmq.client.flows.instance import Instance
+from rmq.client.flows.instance import Instance, not_pickled
 from rmq.client.flows.litepull import PullConsumer, pull_consumer
 from rmq.client.flows.orderly import push_consumer
 from rmq.client.flows.producer import Producer, producer
@@ -60,6 +60,9 @@ class Client:
         self._settings = settings
         self._observers = observers
         self._host: AsyncioHost | None = None
+
+    def __reduce__(self) -> NoReturn:
+        raise not_pickled()
 
     async def __aenter__(self) -> Client:
         await self.start()

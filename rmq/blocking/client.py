@@ -10,12 +10,13 @@ import threading
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 from weakref import WeakSet
 
 from rmq import aio
 from rmq.client.flows.admin import DEFAULT_QUEUES, Progress
 from rmq.client.flows.admin import Admin as AdminFlow
+from rmq.client.flows.instance import not_pickled
 from rmq.client.flows.member import QueueHealth
 from rmq.client.flows.push import Delivery, Handler
 from rmq.client.flows.spans import Traced
@@ -65,6 +66,9 @@ class Client:
         #: held while a call is given to the loop, and while the loop is taken away
         self._giving = threading.RLock()
         self._report = CloseReport()
+
+    def __reduce__(self) -> NoReturn:
+        raise not_pickled()
 
     def __enter__(self) -> Client:
         if self._loop is None:

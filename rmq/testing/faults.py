@@ -107,6 +107,8 @@ class Faults:
         """Let it begin, and return its number; ValueError for a node that does not exist."""
         if fault.node is not None and fault.node not in self._nodes:
             raise ValueError(f"there is no server {fault.node!r}, but {', '.join(self._nodes)}")
+        if fault.times is not None and not (isinstance(fault.times, int) and fault.times > 0):
+            raise ValueError(f"times is a whole number above 0, not {fault.times!r}")
         self._last += 1
         self._active[self._last] = fault
         return self._last
@@ -191,6 +193,8 @@ class Faults:
         node: str | None = None,
     ) -> int:
         """Do what is asked, and answer later."""
+        if not isinstance(seconds, int | float) or not seconds >= 0:
+            raise ValueError(f"seconds is a number, not {seconds!r}")
         return self._answered(request, self.delayed(seconds), times=times, topic=topic, node=node)
 
     def _answered(

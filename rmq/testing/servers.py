@@ -363,6 +363,8 @@ class Servers:
             check_topic(name)
         except ConfigurationError as error:
             raise ServersError(str(error)) from None
+        if not isinstance(queues, int) or queues < 1:
+            raise ServersError(f"queues is a whole number above 0, not {queues!r}")
         config = topic(name, queues)
         for broker in self.masters:
             broker.service.topics.create(config)
@@ -519,6 +521,8 @@ class Servers:
 
     def full_disk(self, node: str | None = None) -> int:
         """The disk of a broker is full: it refuses messages. The count is that of the sends that came meanwhile."""
+        if node == "namesrv":
+            raise ServersError(f"{node} has no store whose disk could be full; brokers: {', '.join(self.brokers)}")
         full = frozenset(self.brokers if node is None else (node,))
         number = self.faults.add(Fault(codes=codes_of("SEND_MESSAGE"), node=node, full=full, undo=self._look_at_disks))
         self._look_at_disks()

@@ -6,14 +6,14 @@ import os
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextvars import copy_context
 from random import SystemRandom
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
 
 from rmq.client.flows.admin import DEFAULT_QUEUES, Progress, admin
 from rmq.client.flows.admin import Admin as AdminFlow
-from rmq.client.flows.instance import Instance
+from rmq.client.flows.instance import Instance, not_pickled
 from rmq.client.flows.litepull import PullConsumer as PullFlow
 from rmq.client.flows.litepull import pull_consumer
 from rmq.client.flows.member import QueueHealth
@@ -67,6 +67,9 @@ class Client:
             tls = _client_tls(platform, os.fspath(tls))
         host = TwistedHost(platform, home=os.path.expanduser("~"), tls=tls)
         self._instance = with_traces(Instance(host, namesrv, credentials, settings, observers=observers))
+
+    def __reduce__(self) -> NoReturn:
+        raise not_pickled()
 
     @property
     def client_id(self) -> str:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import pickle
 import signal
 import threading
 from collections.abc import Callable
 
+from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq import blocking
+from rmq import aio, blocking, tx
 from rmq.errors import ClosedClient
 from tests.client.loops import MemoryLoop
 from tests.client.test_dropped import ADDR, Nameserver
@@ -68,6 +70,23 @@ class ExitTests(BlockingCase):
                     asyncio.run_coroutine_threadsafe(asyncio.sleep(0), client._loop).result(LIMIT_S)
                 self.assertIs(failed.exception(LIMIT_S), error)
                 client.producer()
+
+
+class ProcessTests(BlockingCase):
+    def test_another_process(self) -> None:
+        """A client, and what it made, cannot be sent to another process: an error says that each makes its own."""
+        with blocking.Client(ADDR) as client:
+            for one in (client, client.producer(), client.push_consumer("G", {"T": "*"}), client.admin()):
+                with self.assertRaisesRegex(TypeError, "each process makes its own client"):
+                    pickle.dumps(one)
+        for other in (aio.Client(ADDR), tx.Client(Clock(), ADDR)):
+            with self.assertRaisesRegex(TypeError, "each process makes its own client"):
+                pickle.dumps(other)
+
+    def test_no_message(self) -> None:
+        """A wait that ends without a message says how long it was."""
+        with blocking.Client(ADDR) as client, self.assertRaisesRegex(TimeoutError, "no message came within 0.01 s"):
+            client.push_consumer("G", {"T": "*"}).receive(timeout_s=0.01).__enter__()
 
 
 class CloseTests(BlockingCase):

@@ -209,6 +209,15 @@ def test_what_is_not_there(rmq: Cluster) -> None:
             wrong(node="broker-z")
     with pytest.raises(ServerFailed, match="there is no slave"):
         faults.hold_slave()
+    with pytest.raises(ServerFailed, match="namesrv has no store whose disk could be full; brokers: broker-a"):
+        faults.full_disk(node="namesrv")
+    with pytest.raises(ServerFailed, match="times is a whole number above 0, not 0"):
+        faults.refuse("SEND_MESSAGE", times=0)
+    for seconds in (-1.0, "1"):
+        with pytest.raises(ServerFailed, match=f"seconds is a number, not {seconds!r}"):
+            faults.delay_answers("SEND_MESSAGE", seconds)  # type: ignore[arg-type]
+    with pytest.raises(ServerFailed, match="queues is a whole number above 0, not 0"):
+        rmq.topic(queues=0)
     with pytest.raises(ServerFailed, match="either a request or connections_of"):
         faults.cut("SEND_MESSAGE", connections_of="nobody")
 

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 from rmq.client.core.msgid import UniqueIds
 from rmq.client.core.routes import broker_addrs
@@ -115,6 +115,11 @@ class Awaited:
 
     async def arrival(self) -> None:
         await self._gate.wait()
+
+
+def not_pickled() -> TypeError:
+    """Return what is raised when a client, or a part of it, is to be sent to another process."""
+    return TypeError("a client cannot be pickled or copied, for it has connections: each process makes its own client")
 
 
 class Instance:
@@ -235,6 +240,9 @@ class Instance:
             self.parts.remove(part)
             stays = _groups(self.parts)
             await self._unregister([group for group in _groups([part]) if group not in stays])
+
+    def __reduce__(self) -> NoReturn:
+        raise not_pickled()
 
     def check_process(self) -> None:
         """Raise ForkedClient in another process than the client's."""

@@ -241,10 +241,14 @@ class Role:
         return None
 
     def log_tail(self) -> str:
+        """Return the last lines of this run with the path of the log; nothing of a run that has logged nothing."""
         try:
-            return "\n".join(self.log.read_text("utf-8", "replace").splitlines()[-15:])
-        except OSError as error:
-            return f"(no log: {error})"
+            with open(self.log, "rb") as log:
+                log.seek(self.log_begin)
+                lines = log.read().decode("utf-8", "replace").splitlines()[-15:]
+        except OSError:
+            return ""
+        return "\n".join([f"; the end of {self.log}:", *lines]) if lines else ""
 
 
 def _is_stopped(pid: int) -> bool:
@@ -279,6 +283,9 @@ class Cluster:
     stopping: bool = False
     #: when the roles were looked at last
     watched_at: float = 0.0
+    #: the role whose first start is awaited, and how it ended if it did
+    booting: Role | None = None
+    boot_end: str = ""
 
     def run(self) -> int:
         """Run until SIGINT, SIGTERM or SIGHUP, or until a role fails too often; return the exit status."""
@@ -309,6 +316,7 @@ class Cluster:
 
     def _boot(self, role: Role) -> None:
         """Start ``role`` and wait for its boot line, which is printed."""
+        self.booting = role
         role.start()
         self._register(role)
         deadline = time.monotonic() + BOOT_DEADLINE_S
@@ -317,9 +325,10 @@ class Cluster:
                 for line in self._output(ready):
                     _say(line)
                     if ready is role and BOOT_LINE_PARTS in line:
+                        self.booting = None
                         return
-            if not role.alive:
-                raise BootFailure(f"{role.name} did not start; the end of {role.log}:\n{role.log_tail()}")
+            if not role.alive and self.boot_end:
+                raise BootFailure(f"{role.name} {self.boot_end} and did not start{role.log_tail()}")
             if time.monotonic() > deadline:
                 raise BootFailure(f"{role.name} is not up after {BOOT_DEADLINE_S:.0f} s; see {role.log}")
 
@@ -385,12 +394,15 @@ class Cluster:
             return
         role.forget_probe()
         how = f"was killed by signal {_signal(-status)}" if status < 0 else f"ended with status {status}"
+        if role is self.booting:  # which ends the start of all
+            self.boot_end = how
+            return
         now = time.monotonic()
         role.deaths.append(now)
         while role.deaths[0] < now - 60:
             role.deaths.popleft()
         if len(role.deaths) > MAX_DEATHS_PER_MINUTE:
-            raise BootFailure(f"{role.name} {how} and fails too often; the end of {role.log}:\n{role.log_tail()}")
+            raise BootFailure(f"{role.name} {how} and fails too often{role.log_tail()}")
         _say(f"{role.name} {how}; it starts again in {RESTART_DELAY_S:.0f} s")
         role.restart_at = now + RESTART_DELAY_S
 

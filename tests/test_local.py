@@ -7,6 +7,7 @@ import importlib.util
 import os
 import re
 import socket
+import sys
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from itertools import pairwise
@@ -164,6 +165,21 @@ class AddressTests(SynchronousTestCase):
             made._try_address()
         self.assertEqual(dialled, [("shop", 9876)])
         self.assertIn("shop:9876 cannot be reached from this machine (Connection refused)", complaint.getvalue())
+
+
+class BootTests(SynchronousTestCase):
+    def test_a_role_that_cannot_start(self) -> None:
+        """It ends all, with how it ended and the log of this run, and nothing says that it would start again."""
+        made = cluster(parser().parse_args(["--dir", os.path.abspath(self.mktemp())]))
+        role = made.roles[0]
+        role.log.write_text("a line of another run\n")
+        self.patch(Role, "command", [sys.executable, "-c", "print('why'); raise SystemExit(3)"])
+        with redirect_stdout(StringIO()) as output:
+            failure = self.assertRaises(BootFailure, made._boot, role)
+        self.assertEqual((output.getvalue(), str(failure)), ("why\n", "namesrv ended with status 3 and did not start"))
+        with open(role.log, "a", encoding="utf-8") as log:
+            log.write("a line of this run\n")
+        self.assertEqual(role.log_tail(), f"; the end of {role.log}:\na line of this run")
 
 
 class RegistrationTests(SynchronousTestCase):

@@ -11,7 +11,7 @@ import attrs
 
 from rmq.client.core import codec
 from rmq.client.core.routes import DLQ_PREFIX, RETRY_PREFIX, unwrap
-from rmq.errors import RocketMqError
+from rmq.errors import ConfigurationError, RocketMqError
 from rmq.wire.api.common import MessageQueue
 from rmq.wire.record import (
     PROPERTY_KEYS,
@@ -108,6 +108,13 @@ class Sql:
     expression: str
 
 
+def check_later(delay_level: int) -> None:
+    """Refuse a level that no delay has: one below 0 makes a dead letter of a message."""
+    if not isinstance(delay_level, int) or delay_level < 0:
+        text = f"a delay_level is a whole number of at least 0, not {delay_level!r}"
+        raise ConfigurationError(f"{text}; for a dead letter there is reject, or Reject in a handler")
+
+
 class Later(RocketMqError):
     """
     Raised by a handler: deliver the message again, after ``delay_level`` (0: the broker chooses by the tries so far).
@@ -116,6 +123,9 @@ class Later(RocketMqError):
     """
 
     def __init__(self, delay_level: int = 0, from_index: int = 0) -> None:
+        check_later(delay_level)
+        if not isinstance(from_index, int) or from_index < 0:
+            raise ConfigurationError(f"from_index is a whole number of at least 0, not {from_index!r}")
         super().__init__(f"later, with delay level {delay_level}")
         self.delay_level = delay_level
         self.from_index = from_index

@@ -350,6 +350,16 @@ class OutgoingTests(SynchronousTestCase):
         self.assertEqual(properties["ORIGIN_MESSAGE_ID"], message.offset_message_id)
         self.assertNotIn("TRAN_MSG", properties)
 
+    def test_levels_of_later(self) -> None:
+        """A level below 0 would make a dead letter, silently: it is refused, and so is what is no number."""
+        for level in (-1, 2.5, "3", None):
+            with self.assertRaisesRegex(ConfigurationError, "a delay_level is a whole number.*there is reject"):
+                Later(level)  # type: ignore[arg-type]
+        for index in (-1, "0"):
+            with self.assertRaisesRegex(ConfigurationError, "from_index"):
+                Later(from_index=index)  # type: ignore[arg-type]
+        self.assertEqual((Later().delay_level, Later(99).delay_level), (0, 99))
+
     def test_which_failures_are_retried(self) -> None:
         """A lost connection, a timeout and what another broker may accept; not a busy broker or a bad message."""
         retried = [Unreachable("a", ""), RequestTimeout("a", ""), *(Refused(code, "", "a") for code in (1, 14, 16, 17))]

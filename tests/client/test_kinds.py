@@ -301,6 +301,21 @@ class PullTests(KindCase):
             self.assertGreater(report.offsets_written, 0)
             self.failureResultOf(Deferred.fromCoroutine(made.getmany()), ClosedClient)
 
+    def test_wrong_arguments(self) -> None:
+        """What would do nothing, or something else, is refused: no messages at all, an offset below 0, no queue."""
+        made = self.pull(subscribes=False)
+        self.sim.run(send_all(self.sender, [b"0"], queue=FIRST))
+        self.sim.run(made.assign([FIRST]))
+        no_queue: Any = "broker-a:0"
+        for wrong, text in (
+            (made.getmany(max_messages=0), "max_messages is a whole number of at least 1, not 0"),
+            (made.seek(FIRST, -1), "an offset is a whole number of at least 0, not -1"),
+            (made.seek(no_queue, 0), "a queue is a MessageQueue, not 'broker-a:0'"),
+            (made.assign([no_queue]), "a queue is a MessageQueue, not 'broker-a:0'"),
+        ):
+            with self.assertRaisesRegex(ConfigurationError, text):
+                self.sim.run(wrong)
+
     def test_seek_at_once(self) -> None:
         """A queue may be sought right after it was assigned, before the broker has said where it begins."""
         self.sim.run(send_all(self.sender, [b"%d" % n for n in range(4)], queue=FIRST))

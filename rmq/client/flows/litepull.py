@@ -68,6 +68,8 @@ class PullConsumer(Member):
 
         With ``auto_commit`` those of the call before are acknowledged by it.
         """
+        if not isinstance(max_messages, int) or max_messages < 1:
+            raise ConfigurationError(f"max_messages is a whole number of at least 1, not {max_messages!r}")
         await self.start()
         self._instance.check_usable()
         began_ms = self._host.wall_ms()
@@ -114,6 +116,8 @@ class PullConsumer(Member):
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at another offset; LostQueue when the queue is not ours."""
+        if not isinstance(offset, int) or offset < 0:
+            raise ConfigurationError(f"an offset is a whole number of at least 0, not {offset!r}")
         self._go_on(self._mine(queue), offset)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
@@ -190,6 +194,8 @@ class PullConsumer(Member):
         self._taken.clear()
 
     def _wrapped(self, queue: MessageQueue) -> MessageQueue:
+        if not isinstance(queue, MessageQueue):
+            raise ConfigurationError(f"a queue is a MessageQueue, not {queue!r}")
         topic = wrap(self._namespace, queue.topic)
         return MessageQueue(topic=topic, broker_name=queue.broker_name, queue_id=queue.queue_id)
 

@@ -24,7 +24,7 @@ from rmq.client.flows.usercode import InHandler, check_argument, check_handler, 
 from rmq.client.host import Running
 from rmq.client.observers import Handled, How
 from rmq.client.settings import ProducerSettings, PushSettings
-from rmq.client.types import CloseReport, Later, ReceivedMessage, Reject, Sql
+from rmq.client.types import CloseReport, Later, ReceivedMessage, Reject, Sql, check_later
 from rmq.errors import ClosedClient, ConfigurationError, LostQueue, NoRoute, NotDelivered, RequestFailed
 from rmq.wire import fastjson
 from rmq.wire.api.common import MessageQueue
@@ -480,6 +480,7 @@ class Delivery:
 
     async def later(self, delay_level: int = 0) -> None:
         """Have the message delivered again; that goes on when the wait for it is cancelled."""
+        check_later(delay_level)
         await self._again(delay_level).wait()
 
     def _again(self, delay_level: int) -> Running:
@@ -488,7 +489,7 @@ class Delivery:
 
     async def reject(self) -> None:
         """Send the message to the dead letter queue."""
-        await self.later(REJECT_LEVEL)
+        await self._again(REJECT_LEVEL).wait()
 
     def begin(self) -> Traced:
         """The block begins; return its span, which is not attached yet."""

@@ -358,6 +358,17 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def seconds(text: str) -> float:
+    """Return a number of seconds above 0 and below a day; for ``argparse``."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < 86_400:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return found
+
+
 def is_true(text: str) -> bool:
     """Return what Java makes of true or false; for ``argparse``."""
     return text.strip().lower() == "true"

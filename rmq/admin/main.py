@@ -37,6 +37,7 @@ from rmq.admin.command import (
     Terminal,
     WrongUse,
     addresses,
+    seconds,
 )
 from rmq.admin.contexts import ContextError, Contexts
 from rmq.admin.names import ALIASES, INSTEAD, NOT_HERE, NOUNS
@@ -254,7 +255,7 @@ def _fill(parser: argparse.ArgumentParser, one: Command, *, mqadmin: bool = Fals
         help="form of the output (default: table)",
     )
     parser.add_argument("--json", action="store_const", const="json", dest="output", help="the same as --output json")
-    parser.add_argument("--watch", type=_seconds, metavar="SECONDS", help="run again and again, until Ctrl-C")
+    parser.add_argument("--watch", type=seconds, metavar="SECONDS", help="run again and again, until Ctrl-C")
     if one.changes:
         parser.add_argument("--yes", action="store_true", help="change without asking")
         parser.add_argument("--dry-run", action="store_true", help="print the requests that would change something")
@@ -267,7 +268,7 @@ def _fill(parser: argparse.ArgumentParser, one: Command, *, mqadmin: bool = Fals
 def _add_access(parser: argparse.ArgumentParser) -> None:
     """Add the options that say how servers are reached, besides their addresses."""
     parser.add_argument(
-        "--timeout", type=_seconds, metavar="SECONDS", help=f"for each answer (default: {DEFAULT_TIMEOUT_S:g})"
+        "--timeout", type=seconds, metavar="SECONDS", help=f"for each answer (default: {DEFAULT_TIMEOUT_S:g})"
     )
     parser.add_argument("--context", metavar="CONTEXT", help="take addresses and accounts from this context")
     parser.add_argument("--tlsConfig", metavar="FILE", help="dial with TLS, by the tls.client.* keys of this file")
@@ -393,13 +394,3 @@ def _read(platform: Platform, option: str, path: str) -> bytes:
 
 def _json(data: Any) -> str:
     return msgspec.json.format(msgspec.json.encode(data), indent=2).decode()
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < 86_400:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
-    return seconds

@@ -17,6 +17,7 @@ from rmq.namesrv.config import NamesrvConfig, NamesrvSetup, NettyServerConfig
 from rmq.namesrv.service import build_namesrv
 from rmq.runtime.disk.files import RealDisk
 from rmq.runtime.platform import Platform, dial_by_name
+from tests.admin.test_names import ended
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -47,6 +48,22 @@ class UsageTests(SynchronousTestCase):
             self.assertEqual((arguments, done.returncode, done.stdout), (arguments, 64, ""))
             self.assertIn(part, done.stderr)
             self.assertNotIn("Traceback", done.stderr)
+
+    def test_numbers(self) -> None:
+        """Pauses of no time, or below it, and counts of nothing are refused when they are given."""
+        for arguments, number in (
+            (("monitor", "--every"), "-1"),
+            (("monitor", "--every"), "nan"),
+            (("monitor", "--every"), "0"),
+            (("cluster", "list", "--interval"), "-1"),
+            (("haStatus", "-i"), "0"),
+            (("clusterRT", "-i"), "-1"),
+            (("message", "find", "orders", "k", "--max"), "0"),
+            (("message", "trace", "k", "--max"), "-1"),
+        ):
+            status, text = ended(*arguments, number)
+            self.assertEqual(status, 64, arguments)
+            self.assertRegex(text, f"'{number}' is no number (of seconds )?above 0")
 
     def test_nothing(self) -> None:
         """Without a command: the commands, and status 64."""

@@ -100,9 +100,10 @@ def test_a_day_without_a_jvm(site: Site, kind: str) -> None:
     until("the dead letter", lambda: admin.data("dlq", "list") != [], seconds=60)
     (letter,) = admin.lines("dlq", "show", "G")
     (again,) = admin.data("dlq", "resend", "G", "--all", "--yes")
-    assert (letter["topic"], again["topic"], again["status"]) == ("orders", "orders", "OK")
+    assert (letter["topic"], letter["origin_topic"]) == ("%DLQ%G", "orders")
+    assert (again["topic"], again["status"]) == ("orders", "OK")
     (copy,) = admin.lines("tail", "%RETRY%G", "--from", "begin", "--exit")
-    assert (copy["topic"], copy["body"]) == ("orders", letter["body"])
+    assert (copy["topic"], copy["origin_topic"], copy["body"]) == ("%RETRY%G", "orders", letter["body"])
 
     admin.text("broker", "set", "maxMessageSize", "100000", "--yes")
     values = {row["key"]: row["value"] for row in admin.data("broker", "config")}

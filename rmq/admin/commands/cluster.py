@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rmq.admin import columns as columns_of_mqadmin
-from rmq.admin.command import NAMESRV, Call, Outcome, argument, command, tabular
+from rmq.admin.command import NAMESRV, Call, Outcome, argument, command, seconds, tabular
 from rmq.admin.lookups import ask_all, check_registered, cluster_info, one_cluster
 from rmq.wire.api.admin import GET_BROKER_RUNTIME_INFO
 
@@ -16,7 +16,7 @@ from rmq.wire.api.admin import GET_BROKER_RUNTIME_INFO
     NAMESRV,
     argument("-c", "--clusterName", metavar="CLUSTER", help="only this one"),
     argument("--totals", mqadmin=("-m", "--moreStats"), action="store_true", help="messages yesterday and today"),
-    argument("--interval", mqadmin=("-i",), dest="watch", type=float, metavar="SECONDS", help="the same as --watch"),
+    argument("--interval", mqadmin=("-i",), dest="watch", type=seconds, metavar="SECONDS", help="the same as --watch"),
 )
 async def cluster_list(call: Call) -> Outcome:
     """Ask each broker for its runtime figures; one that does not answer has a row without figures."""

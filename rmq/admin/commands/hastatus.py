@@ -17,6 +17,7 @@ from rmq.admin.command import (
     argument,
     command,
     only_mqadmin,
+    seconds,
 )
 from rmq.admin.lookups import ask_all, broker_groups, present_masters
 from rmq.errors import Refused
@@ -36,7 +37,7 @@ from rmq.wire.api.replication import GET_BROKER_HA_STATUS, HARuntimeInfo
         metavar="BYTES",
         help="exit status 2 when a replication lag is larger, a master has no slave, or a registered one is missing",
     ),
-    only_mqadmin("-i", "--interval", dest="watch", type=float, metavar="SECONDS", help="as --watch"),
+    only_mqadmin("-i", "--interval", dest="watch", type=seconds, metavar="SECONDS", help="as --watch"),
 )
 async def ha_status(call: Call) -> Outcome:
     """Ask the brokers given, or all masters and the slaves of those that do not answer; Apache 4.9 refuses it."""

@@ -21,6 +21,7 @@ from rmq.admin.command import (
     command,
     flag,
     ignored,
+    positive,
     subject,
     tabular,
 )
@@ -258,7 +259,7 @@ async def _resend(call: Call, found: list[ReceivedMessage]) -> Outcome:
         "--max",
         mqadmin=("-c", "--maxNum"),
         dest="most",
-        type=int,
+        type=positive,
         default=64,
         metavar="N",
         help="messages with traces, of each broker (64)",
@@ -359,7 +360,9 @@ def _place(message_id: str) -> tuple[str, int]:
     argument("--key", dest="key_option", metavar="KEY", help="the same"),
     _BEGIN,
     _END,
-    argument("-m", "--max", "--maxNum", dest="most", type=int, default=64, metavar="N", help="of each broker (64)"),
+    argument(
+        "-m", "--max", "--maxNum", dest="most", type=positive, default=64, metavar="N", help="of each broker (64)"
+    ),
     ignored("-c", "--cluster"),
 )
 async def message_find(call: Call) -> Outcome:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from twisted.internet.task import deferLater
 
-from rmq.admin.command import DIFFERENT, NAMESRV, OK, Call, Outcome, argument, command
+from rmq.admin.command import DIFFERENT, NAMESRV, OK, Call, Outcome, argument, command, seconds
 from rmq.admin.commands.group import connection_of, groups_of, offsets_of
 from rmq.admin.times import time_text
 from rmq.client.flows.admin import lag_of
@@ -20,7 +20,7 @@ from rmq.errors import NotFound, RequestFailed
     argument(
         "--undone-time", type=float, default=600.0, metavar="SECONDS", help="the last consumed message is so old (600)"
     ),
-    argument("--every", type=float, default=60.0, metavar="SECONDS", help="between two looks (60)"),
+    argument("--every", type=seconds, default=60.0, metavar="SECONDS", help="between two looks (60)"),
     argument("--once", action="store_true", help="look once; status 2 when there is something"),
     argument("--exec", dest="line", metavar="COMMAND", help="run this for each line, the line as input in JSON"),
 )

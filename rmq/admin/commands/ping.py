@@ -18,6 +18,7 @@ from rmq.admin.command import (
     ignored,
     only_mqadmin,
     positive,
+    seconds,
     subject,
     tabular,
 )
@@ -38,7 +39,7 @@ SIZE = argument(
     argument("-c", "--clusterName", "--cluster", metavar="CLUSTER", help="the cluster (default: the only one)"),
     SIZE,
     argument("--count", mqadmin=("-a", "--amount"), type=positive, default=10, metavar="N", help="messages each (10)"),
-    only_mqadmin("-i", "--interval", dest="watch", type=float, metavar="SECONDS", help="as --watch"),
+    only_mqadmin("-i", "--interval", dest="watch", type=seconds, metavar="SECONDS", help="as --watch"),
     ignored("-p", "--print-log"),
     ignored("-m", "--machine-room"),
     changes=True,

@@ -424,7 +424,8 @@ class PullLane:
         if not messages or size > MAX_LANE_BYTES:
             return self._ordinary(held)
         self._got(pull, messages, size)
-        head: bytes = _compiled.pull_head(0, pull.old_broker if is_old else pull.usual_broker, following, low, high, held.opaque, _FOUND, size)
+        broker = pull.old_broker if is_old else pull.usual_broker
+        head: bytes = _compiled.pull_head(0, broker, following, low, high, held.opaque, _FOUND, size)
         return head + records
 
     def _not_found(self, pull: _KnownPull, queue_id: int, offset: int, opaque: int) -> bytes:

@@ -547,10 +547,7 @@ cdef class Lean:
         self.waiting_bytes = 0
         for transport, fast_path, answer in waiting:
             try:
-                if _sends_now(transport.__dict__):
-                    self._answer(transport, transport.fileno(), fast_path, answer)
-                elif answer:
-                    fast_path.write(answer)
+                self._answer(transport, transport.fileno(), fast_path, answer)
             except BaseException as error:
                 reactor.fail(transport, error)
         return 0
@@ -560,7 +557,8 @@ cdef class Lean:
         cdef ssize_t sent = 0
         if length == 0:
             return 0
-        if length <= self.send_limit:
+        # not before what was written while the answer was made, and may be unsent
+        if length <= self.send_limit and _sends_now(transport.__dict__):
             sent = self._send(transport, fd, answer)
         if sent < length:
             fast_path.write(answer[sent:] if sent else answer)

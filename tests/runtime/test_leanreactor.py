@@ -458,6 +458,28 @@ class CompiledPollTests(LeanPollTests):
             setattr(self.transport, name, before)
         self.assertEqual(self.protocol.received, b"ask" * 4)
 
+    def test_direct_behind_what_it_has_written(self) -> None:
+        """An answer does not overtake the rest of what was written while it was made, whatever the peer reads."""
+        expected = got = b""
+
+        def answer(data: bytes) -> bytes:
+            nonlocal expected, got
+            while not self.waits_for_writing:
+                self.transport.write(b"w" * 100_000)
+                expected += b"w" * 100_000
+            got += self.peer.recv(50_000)
+            return b"answer"
+
+        self.transport.fast_path = Direct(answer, self.transport.write)
+        self.peer.send(b"ask")
+        self.turn()
+        expected += b"answer"
+        while len(got) < len(expected):
+            got += self.peer.recv(1 << 20)
+            self.turn()
+        self.assertEqual(got.find(b"answer"), len(expected) - 6)
+        self.assertEqual(got, expected)
+
     def test_fault_of_direct(self) -> None:
         """One that raises is logged and costs its connection."""
 

@@ -285,6 +285,24 @@ cdef inline const uint8_t* find_next(const uint8_t* p, const uint8_t* end, bint*
     return skip(p + 1, end) if is_last[0] or p[0] == c',' else NULL
 
 
+cdef inline const uint8_t* bare_end(const uint8_t* p, const uint8_t* end) noexcept nogil:
+    """Return what follows the whole number or word of JSON at p; NULL where there is none."""
+    cdef const uint8_t* begin = p
+    if p < end and p[0] == c'-':
+        p += 1
+    if p < end and p[0] == c'0':
+        return p + 1
+    if p < end and c'1' <= p[0] <= c'9':
+        while p < end and c'0' <= p[0] <= c'9':
+            p += 1
+        return p
+    if p > begin:
+        return NULL
+    if end - p >= 4 and (memcmp(p, b"true", 4) == 0 or memcmp(p, b"null", 4) == 0):
+        return p + 4
+    return p + 5 if end - p >= 5 and memcmp(p, b"false", 5) == 0 else NULL
+
+
 cdef inline const uint8_t* read_value(
     const uint8_t* p, const uint8_t* end, const uint8_t** value, Py_ssize_t* size, bint* is_text, bint* escaped, bint* wide
 ) noexcept nogil:
@@ -300,9 +318,8 @@ cdef inline const uint8_t* read_value(
         if p == NULL:
             return NULL
     else:
-        while p < end and (c'0' <= p[0] <= c'9' or c'a' <= p[0] <= c'z' or p[0] == c'-'):
-            p += 1
-        if p == value[0]:
+        p = bare_end(p, end)
+        if p == NULL:
             return NULL
     size[0] = p - value[0]
     return p + is_text[0]
@@ -1653,10 +1670,10 @@ def read_send_back(bytes data, Py_ssize_t position):
 
 # ---- replies ----
 
-cdef tuple _REPLY_NAMES = (b"d", b"e", b"f", b"h", b"g", b"a", b"b", b"c", b"j", b"k", b"i")
+cdef tuple _REPLY_NAMES = (b"d", b"e", b"f", b"h", b"g", b"a", b"b", b"c", b"j", b"k", b"l", b"m", b"i")
 cdef tuple _LONG_REPLY_NAMES = (
     b"defaultTopicQueueNums", b"queueId", b"sysFlag", b"flag", b"bornTimestamp", b"producerGroup", b"topic", b"defaultTopic",
-    b"reconsumeTimes", b"unitMode", b"properties",
+    b"reconsumeTimes", b"unitMode", b"maxReconsumeTimes", b"batch", b"properties",
 )
 
 
@@ -1687,7 +1704,8 @@ def read_reply(bytes data, Py_ssize_t position, int64_t code, int64_t now_ms):
     cdef Header header
     cdef Text body
     cdef Text client
-    cdef Text found[11]
+    cdef Text found[13]
+    cdef int64_t most
     cdef int64_t numbers[6]
     cdef bint escaped = False
     cdef tuple names = _LONG_REPLY_NAMES if code == SEND_REPLY_MESSAGE else _REPLY_NAMES
@@ -1697,20 +1715,23 @@ def read_reply(bytes data, Py_ssize_t position, int64_t code, int64_t now_ms):
     cdef int i
     if not read_texts(data, position, code, names, found, &header, &body, &escaped) or header.one_way:
         return None
-    for i in range(11):
-        # reconsumeTimes and unitMode may be absent; the group, the topics and the properties must be strings
+    for i in range(13):
+        # reconsumeTimes to batch may be absent; the group, the topics and the properties must be strings
         if found[i].at == NULL:
-            if i != 8 and i != 9:
+            if not 8 <= i <= 11:
                 return None
-        elif found[i].at[-1] != c'"' and (i == 10 or 5 <= i <= 7):
+        elif found[i].at[-1] != c'"' and (i == 12 or 5 <= i <= 7):
             return None
     for i in range(5):
         if not digits_in(found[i].at, found[i].size, 18 if i == 4 else 9, &numbers[i]):
             return None
     if found[8].at != NULL and not digits_in(found[8].at, found[8].size, 9, &numbers[5]) or not is_boolean(&found[9]):
         return None
-    text = found[10].at
-    size = raw_size = found[10].size
+    # neither is pushed, and a reply with another value is refused
+    if found[10].at != NULL and not digits_in(found[10].at, found[10].size, 9, &most) or not is_boolean(&found[11]):
+        return None
+    text = found[12].at
+    size = raw_size = found[12].size
     if escaped:
         room = PyBytes_FromStringAndSize(NULL, raw_size + 1)
         size = unescape(text, raw_size, <uint8_t*>PyBytes_AS_STRING(room))
@@ -1719,7 +1740,7 @@ def read_reply(bytes data, Py_ssize_t position, int64_t code, int64_t now_ms):
         return None
     if text[size - 1] == 2:
         # a last separator, which is written as \u0002, is not pushed
-        if not escaped or raw_size < 6 or memcmp(found[10].at + raw_size - 6, b"\\u0002", 6) != 0:
+        if not escaped or raw_size < 6 or memcmp(found[12].at + raw_size - 6, b"\\u0002", 6) != 0:
             return None
         raw_size -= 6
     return (
@@ -1731,7 +1752,7 @@ def read_reply(bytes data, Py_ssize_t position, int64_t code, int64_t now_ms):
         b'"producerGroup":"%b","topic":"%b","defaultTopic":"%b","defaultTopicQueueNums":"%d","queueId":"%d","sysFlag":"%d",'
         b'"bornTimestamp":"%d","flag":"%d","properties":"PUSH_REPLY_TIME\\u0001%d\\u0002%b",%b"unitMode":"%b"' % (
             bytes_of(found[5].at, found[5].size), bytes_of(found[6].at, found[6].size), bytes_of(found[7].at, found[7].size),
-            numbers[0], numbers[1], numbers[2], numbers[4], numbers[3], now_ms, bytes_of(found[10].at, raw_size),
+            numbers[0], numbers[1], numbers[2], numbers[4], numbers[3], now_ms, bytes_of(found[12].at, raw_size),
             b"" if found[8].at == NULL else b'"reconsumeTimes":"%d",' % numbers[5],
             b"true" if is_text(&found[9], b"true") else b"false",
         ),

@@ -8,11 +8,15 @@ from typing import Any
 
 from rmq.broker import replylane
 from rmq.broker.replylane import ReplyLane
+from rmq.broker.responders.sending import read_header
 from rmq.broker.stats import TOPIC_PUT_NUMS
 from rmq.remoting.channel import Channel
 from rmq.remoting.protocol import MAX_WAITING_ANSWERS
-from rmq.wire.command import ONEWAY, RESPONSE, RemotingCommand, encode_command
-from rmq.wire.frames import PREFIX
+from rmq.wire.command import ONEWAY, RESPONSE, RemotingCommand, decode_commands, encode_command
+from rmq.wire.compiled import load
+from rmq.wire.extfields import BadField
+from rmq.wire.frames import PREFIX, ProtocolError
+from rmq.wire.record import decode_properties
 from tests.broker.harness import OneBroker, RawClient, SidesCase, heartbeat, send_ext
 from tests.needs import need_compiled
 from tests.otherclients import LONG_NAMES, as_others_write
@@ -72,6 +76,14 @@ def random_reply(chance: random.Random) -> RemotingCommand:
         body=bytes(chance.choice((0, 1, 100, 5000))) or None,
         serialize_type=int(mostly("0", "1")),
     )
+
+
+def with_word(command: RemotingCommand, word: str) -> bytes:
+    """Return the frame of a request with a word in the place of the text "@"."""
+    frame = encode_command(command).replace(b'"@"', word.encode())
+    more = len(word) - 3
+    total, size = PREFIX.unpack_from(frame)
+    return PREFIX.pack(total + more, size + more) + frame[PREFIX.size :]
 
 
 class ReplyLaneTests(SidesCase):
@@ -233,6 +245,64 @@ class ReplyLaneTests(SidesCase):
             (answer,) = self.answers()
             self.assertNotEqual(answer.code, 0)
         self.assertEqual(self.pushed, 0)
+
+    def test_words_that_are_no_json(self) -> None:
+        """One costs the connection, also in a field that nobody reads; nothing is pushed or stored."""
+        for code in 325, 310:
+            for word in "nul", "truefalse", "x", "-", "1-1", "-true":
+                ext = send_ext(TOPIC, props=PROPERTIES) | {"z": "@"}
+                command = RemotingCommand(code, opaque=5, ext_fields=ext)
+                self.write(self.repliers, with_word(command, word))
+                self.assertEqual([client.closed for client in self.repliers], [True, True], (code, word))
+                self.assertEqual([*self.pushes(), *self.answers()], [])
+                self.connect()
+        for word in "null", "true", "false", "0", "-7", "12345678901234567890":
+            self.write(self.repliers, with_word(RemotingCommand(325, opaque=5, ext_fields=ext), word))
+            self.acknowledge(*self.pushes())
+            self.assertEqual([answer.code for answer in self.answers()], [0])
+        self.assertEqual(self.pushed, 6)
+
+    def test_fields_that_are_not_pushed(self) -> None:
+        """A reply that is refused for one of them is not pushed before."""
+        for code, names in (325, "lm"), (324, ("maxReconsumeTimes", "batch")):
+            for name, texts in zip(names, (("x", "99999999999", "1.5"), ("x", "null")), strict=True):
+                for text in texts:
+                    ext = send_ext(TOPIC, props=PROPERTIES)
+                    if code == 324:
+                        ext = {LONG_NAMES[letter]: value for letter, value in ext.items()}
+                    command = RemotingCommand(code, opaque=5, ext_fields=ext | {name: text})
+                    self.write(self.repliers, encode_command(command))
+                    self.acknowledge(*self.pushes())
+                    self.assertEqual(len(self.answers()), 1, (name, text))
+        self.assertEqual(self.pushed, 0)
+
+    def test_never_more_than_the_decoder(self) -> None:
+        """Whatever the lane reads as a reply so is for the responder, with the same queue and client."""
+        module: Any = load("rmq.store._record")
+        chance = random.Random(SEED)
+        read = 0
+        for _ in range(10_000):
+            command = random_reply(chance)
+            frame = bytearray(as_others_write(chance, command))
+            header_bytes = PREFIX.unpack_from(frame)[1] & 0xFFFFFF
+            for _ in range(chance.choice((0, 1, 1, 2))):
+                frame[PREFIX.size + chance.randrange(header_bytes)] = chance.choice(b'\x00\x01"{}:,01979alnx \\-')
+            found = module.read_reply(bytes(frame), 0, command.code, 5)
+            if found is None:
+                continue
+            read += 1
+            try:
+                (decoded,) = decode_commands(bytes(frame[: found[0]]))
+                header = read_header(decoded)
+            except (ProtocolError, BadField) as error:
+                self.fail(f"seed {SEED}: {bytes(frame)!r} was read, but {error}")
+            pairs = decode_properties(header.properties or "")
+            self.assertEqual(
+                (found[2], found[3].decode(), found[4]),
+                (pairs.get("REPLY_TO_CLIENT"), header.topic, header.queue_id),
+                f"seed {SEED}: {bytes(frame)!r}",
+            )
+        self.assertGreater(read, 1000)
 
     def test_settings(self) -> None:
         """Those that change what happens to a reply leave it to the responder at once."""

@@ -109,7 +109,7 @@ class ReplyLane:
     def __call__(self, data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
         """See :class:`rmq.remoting.responders.ChunkLane`."""
         if self._settings.setup.broker.store_reply_message_enable:
-            while position < len(data) and self.waiting < MAX_WAITING_ANSWERS:
+            while position < len(data) and not self._is_full:
                 stop = self._push(data, position, channel)
                 if not stop:
                     break
@@ -142,10 +142,23 @@ class ReplyLane:
         def pushed(opaque: int) -> bytes:
             return encode_frame(0, b'%b"language":"JAVA","opaque":%d%b' % (head, opaque, _TAIL), data[body:stop])
 
-        self.waiting += 1
+        self.wait(1)
         reply = _Pushed(self, data[position:stop], client_id, link.peer, channel)
         link.call(PUSH_REPLY_MESSAGE_TO_CLIENT.code, pushed, reply, timeout_ms=PUSH_TIMEOUT_MS)
         return int(stop)
+
+    @property
+    def _is_full(self) -> bool:
+        """Return whether no more may wait, together with those that the responder has pushed."""
+        line = self.table.line_of(self.code)
+        return self.waiting >= MAX_WAITING_ANSWERS or (line is not None and line.waiting >= line.limit)
+
+    def wait(self, more: int) -> None:
+        """Count replies that wait."""
+        self.waiting += more
+        line = self.table.line_of(self.code)
+        if line is not None:
+            line.waiting += more
 
     def acknowledged(self, reply: _Pushed) -> None:
         """Store and answer a reply, with what else is acknowledged in this turn."""
@@ -217,7 +230,7 @@ class _Pushed:
 
     def _end(self, answer: bytes | None) -> None:
         lane = self._lane
-        lane.waiting -= 1
+        lane.wait(-1)
         if answer is not None:
             self.channel.write(answer)
         lane.table.stats.observe(lane.code, lane.clock.seconds() - self._began_s)

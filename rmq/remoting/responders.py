@@ -322,6 +322,10 @@ class ResponderTable:
         """Answer ``codes`` with SYSTEM_BUSY while as many of their requests wait for answers as ``line`` allows."""
         self._lines.update(dict.fromkeys(map(int, codes), line))
 
+    def line_of(self, code: int) -> WaitingLine | None:
+        """Return where requests of a code wait, which a lane counts, too; None where nothing limits them."""
+        return self._lines.get(code)
+
     def codes(self) -> frozenset[int]:
         """Return the request codes that are answered."""
         return frozenset(self._responders)

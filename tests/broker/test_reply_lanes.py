@@ -334,6 +334,25 @@ class ReplyLaneTests(SidesCase):
         self.assertEqual([answer.code for answer in self.answers()], [0, 0, 0])
         self.assertEqual(self.pushed, 1)
 
+    def test_as_many_wait_as_the_configuration_allows(self) -> None:
+        """The next reply is refused, whichever way those that wait came, until one of them is answered."""
+        for one in self.sides:
+            one.connect().ask(25, body=b"replyThreadPoolQueueCapacity=2")
+        self.run_for(1)  # flow control has looked at the configuration
+        self.reply()
+        self.reply(m="odd")
+        self.reply()
+        waiting = self.pushes()
+        self.assertEqual([answer.code for answer in self.answers()], [2])
+        self.assertEqual((len(waiting), self.pushed), (2, 1))
+        for pushed in waiting:
+            self.acknowledge(pushed)
+            self.assertEqual([answer.code for answer in self.answers()], [0])
+            self.reply()
+            self.acknowledge(*self.pushes())
+            self.assertEqual([answer.code for answer in self.answers()], [0])
+        self.assertEqual((self.lane().waiting, self.pushed), (0, 3))
+
     def test_not_taken(self) -> None:
         """The requester refuses, is silent, or goes: the reply is stored, and the replier knows."""
         for how in ("refuses", "is silent", "goes"):

@@ -210,6 +210,10 @@ class SidesCase(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.sides = [OneBroker(seed=3) for _ in range(2)]
+        self.use_lanes()
+
+    def use_lanes(self) -> None:
+        """Let the first of the brokers have lanes, and none the second."""
         self.taken = dict.fromkeys(self.codes, 0)
         lanes = self.sides[0].service.responders.chunk_lanes
         self.lanes: dict[int, Any] = {code: lanes[code] for code in self.codes}

@@ -223,9 +223,10 @@ class QuestionLaneTests(SidesCase):
             answer = self.ask(12, BY_KEY)
             self.assertEqual(decode_records(answer.body or b"")[-1].body, body)
         self.assertEqual(self.taken[12], 2)
-        self.patch(questionlanes, "MAX_FOUND_BYTES", len(answer.body or b"") - 1)
-        self.assertEqual(self.ask(12, BY_KEY).body, answer.body)
-        self.assertEqual(self.taken[12], 2)
+        for most, taken in (0, 3), (-1, 3):
+            self.patch(questionlanes, "MAX_FOUND_BYTES", len(answer.body or b"") + most)
+            self.assertEqual(self.ask(12, BY_KEY).body, answer.body)
+            self.assertEqual(self.taken[12], taken)
 
     def test_a_disk_that_does_not_answer(self) -> None:
         """The ordinary way says what the disk says, and the next question is answered."""

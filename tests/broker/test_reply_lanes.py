@@ -17,7 +17,7 @@ from rmq.wire.compiled import load
 from rmq.wire.extfields import BadField
 from rmq.wire.frames import PREFIX, ProtocolError
 from rmq.wire.record import decode_properties
-from tests.broker.harness import OneBroker, RawClient, SidesCase, heartbeat, send_ext
+from tests.broker.harness import PORT, OneBroker, RawClient, SidesCase, heartbeat, send_ext
 from tests.needs import need_compiled
 from tests.otherclients import LONG_NAMES, as_others_write
 from tests.seeds import SEED
@@ -108,9 +108,9 @@ class ReplyLaneTests(SidesCase):
         counting.code = code  # type: ignore[attr-defined]
         return counting
 
-    def connect(self) -> None:
+    def connect(self, port: int = PORT) -> None:
         """Connect a client that waits for replies, and one that replies, to each side."""
-        self.requesters, self.repliers = ([one.connect() for one in self.sides] for _ in range(2))
+        self.requesters, self.repliers = ([one.connect(port) for one in self.sides] for _ in range(2))
         for requester, replier in zip(self.requesters, self.repliers, strict=True):
             requester.ask(34, body=heartbeat(CLIENT, "CG", producer="PG"))
             replier.ask(30, {"topic": TOPIC, "queueId": "0"})  # the first bytes of a connection take the ordinary way
@@ -401,6 +401,35 @@ class ReplyLaneTests(SidesCase):
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
         self.assertTrue(self.repliers[0].closed)
         self.assertEqual(self.lane().waiting, 0)
+
+    def test_how_long_it_took(self) -> None:
+        """From the reply's arrival to its answer, however long the requester takes."""
+        for waits_s in 0.0, 3.0:
+            self.reply()
+            self.run_for(waits_s)
+            self.acknowledge(*self.pushes())
+            self.answers()
+        self.assertEqual(self.pushed, 2)
+        stats = [one.service.responders.stats for one in self.sides]
+        sums = [each.sums[325] for each in stats]
+        self.assertAlmostEqual(sums[0], sums[1], delta=0.01)
+        self.assertGreater(sums[0], 3.0)
+        self.assertEqual(stats[0].buckets[325], stats[1].buckets[325])
+
+    def test_where_the_broker_is(self) -> None:
+        """A push names the address and port that the configuration gives, which may be others than the connection's."""
+        for one in self.sides:
+            one.end()
+        self.sides = [OneBroker({"brokerIP1": "192.0.2.9", "listenPort": "10990"}, seed=3) for _ in range(2)]
+        self.use_lanes()
+        for one in self.sides:
+            one.connect(10990).ask(325, send_ext(TOPIC), b"makes the queues that it needs")
+        self.connect(10990)
+        self.reply()
+        (pushed,) = self.pushes()
+        self.assertEqual(pushed.ext_fields["storeHost"], "192.0.2.9:10990")
+        self.assertEqual(self.pushed, 1)
+        self.acknowledge(pushed)
 
     def test_where_there_is_no_lane(self) -> None:
         """Where replies wait for the disk or for slaves."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmq.remoting.answerlane import add_answer_lane
+from rmq.remoting.answerlane import AnswerLane, add_answer_lane
 from rmq.remoting.responders import ResponderTable
 from rmq.wire.command import RESPONSE, RemotingCommand, decode_commands, encode_command
 from rmq.wire.compiled import load
@@ -36,6 +36,8 @@ ODD = (
     b'{"code":0,"flag":1,"opaque":-1}',
     b'{"code":0,"flag":1,"opaque":4294967296}',
     b'{"code":0,"flag":1,"opaque":77,"opaque":78}',
+    b'{"code":0,"code":0,"flag":1,"opaque":77}',
+    b'{"code":0,"flag":1,"flag":1,"opaque":77}',
     b'{"code":0,"flag":1,"opaque":77,"version":x}',
     b'{"code":0,"flag":1,"opaque":77,"language":nul}',
     b'{"code":0,"flag":1,"opaque":77,"other":"a"}',
@@ -118,3 +120,12 @@ class AnswerLaneTests(SynchronousTestCase):
         peer.send(unknown + known + failed)
         self.assertEqual([(each.code, each.opaque) for each in first + second], [(0, one), (1, two)])
         self.assertTrue(peer.protocol.channel.is_open)
+
+    def test_answers_are_no_requests(self) -> None:
+        """The lane takes all that are in front, and counts none of them."""
+        channel = Peer(ResponderTable()).protocol.channel
+        answer = framed(HEADERS[0])
+        for frames, rest in (answer * 3, b""), (answer * 2, framed(ODD[0]) + answer):
+            answers: list[bytes] = []
+            self.assertEqual(AnswerLane()(frames + rest, 0, answers, channel), (len(frames), 0))
+            self.assertEqual(answers, [])

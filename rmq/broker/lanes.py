@@ -23,7 +23,6 @@ from rmq.broker.transactions import QUEUE_ID as HALF_QUEUE_ID
 from rmq.remoting.channel import Channel
 from rmq.remoting.protocol import MAX_WAITING_ANSWERS
 from rmq.remoting.responders import ResponderTable
-from rmq.remoting.stats import RequestStats
 from rmq.store.config import BrokerRole, StoreConfig
 from rmq.store.messages import PutStatus
 from rmq.store.store import MessageStore
@@ -64,7 +63,7 @@ def add_send_lane(
         return
     at_once = answers_at_once(config)
     for lane in SendLane, LongNamesLane, BatchLane:
-        later = None if at_once else AnswersLater(responder.outcome, stats, table.stats, lane.code, clock)
+        later = None if at_once else AnswersLater(responder.outcome, stats, table, lane.code, clock)
         table.add_chunk_lane(lane(responder, settings, store, topics, stats, later))
 
 
@@ -274,20 +273,29 @@ class AnswersLater:
     """
     Makes the waiters that answer the messages of a write after fsync or quorum.
 
-    At most MAX_WAITING_ANSWERS requests wait at a time; beyond that the responder answers each separately. ``outcome``
-    returns code and remark of the answer to a put with another status than PUT_OK.
+    At most MAX_WAITING_ANSWERS requests wait at a time, and as many as the line of ``code`` allows; beyond that the
+    responder answers each separately. ``outcome`` returns code and remark of the answer to a put with another status
+    than PUT_OK.
     """
 
     outcome: Callable[[PutStatus], tuple[int, str | None]]
     puts: BrokerStats
-    stats: RequestStats
+    table: ResponderTable
     code: int
     clock: IReactorTime
     waiting: int = attrs.field(init=False, default=0)
 
     @property
     def is_full(self) -> bool:
-        return self.waiting >= MAX_WAITING_ANSWERS
+        line = self.table.line_of(self.code)
+        return self.waiting >= MAX_WAITING_ANSWERS or (line is not None and line.waiting >= line.limit)
+
+    def wait(self, more: int) -> None:
+        """Count requests that wait."""
+        self.waiting += more
+        line = self.table.line_of(self.code)
+        if line is not None:
+            line.waiting += more
 
     def __call__(
         self, began_s: float, answers: list[tuple[Channel, bytes]], requests: int, counts: list[_Count]
@@ -318,12 +326,12 @@ class WaitingAnswers:
         self._counts = counts
         self._began_s = began_s
         self._requests = requests
-        makes.waiting += requests
+        makes.wait(requests)
 
     def callback(self, status: PutStatus) -> None:
         """Write the replies for ``status``."""
         makes, requests = self._makes, self._requests
-        makes.waiting -= requests
+        makes.wait(-requests)
         if status in STORED_CODES:
             for count in self._counts:
                 makes.puts.put(*count)
@@ -332,11 +340,11 @@ class WaitingAnswers:
             for _ in range(requests):
                 code, remark = makes.outcome(status)
                 if code != ResponseCode.SUCCESS:
-                    makes.stats.refused(makes.code, code)
+                    makes.table.stats.refused(makes.code, code)
         for channel, answers in self._answers:
             channel.write(answers if status is PutStatus.PUT_OK else _others(answers, code, remark))
         seconds = makes.clock.seconds() - self._began_s
-        makes.stats.observe(makes.code, seconds * requests, requests)
+        makes.table.stats.observe(makes.code, seconds * requests, requests)
 
 
 def _others(successes: bytes, code: int, remark: str | None) -> bytes:

@@ -72,7 +72,7 @@ def add_waiting_lanes(
     host, hides = settings.setup.store_host, config.hides_unconfirmed
     later = None
     if not answers_at_once(config):
-        later = AnswersLater(ends.outcome, stats, table.stats, EndLane.code, clock)
+        later = AnswersLater(ends.outcome, stats, table, EndLane.code, clock)
     moves = _compiled.MoveBatch(TRANS_HALF_TOPIC, _OP_TEXT, AROUND_DONE, host, rng.randrange, later is not None, hides)
     stored = StoredRecords(store)
     table.add_chunk_lane(EndLane(settings, store, stored, sends, moves, later))

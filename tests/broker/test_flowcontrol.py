@@ -208,8 +208,7 @@ class SlowDiskTests(SynchronousTestCase):
         one = self.broker(flushDiskType="SYNC_FLUSH", endTransactionPoolQueueCapacity="3")
         client = one.connect()
         pairs = {"TRAN_MSG": "true", "PGROUP": "PG", "UNIQ_KEY": "K"}
-        halves = [client.ask(310, send_ext("T", props=encode_properties(pairs), f="4"), b"x") for _ in range(5)]
-        one.node.disk.sync_s = (2, 2)
+        halves = [client.ask(310, send_ext("T", props=encode_properties(pairs), f="4"), b"x") for _ in range(6)]
 
         def end(half: RemotingCommand) -> int:
             fields = {"commitLogOffset": str(decode_offset_msg_id(half.ext_fields["msgId"])[1])}
@@ -218,6 +217,9 @@ class SlowDiskTests(SynchronousTestCase):
                 37, fields | more | {"commitOrRollback": "8", "fromTransactionCheck": "false", "msgId": "K"}
             )
 
+        # the first makes the queues, and later ones may take the lane
+        self.assertEqual(client.wait(end(halves[5])).code, 0)
+        one.node.disk.sync_s = (2, 2)
         waiting = [end(half) for half in halves[:3]]
         one.world.run_for(0.5)
         self.assertIn('"EndTransactionQueueSize":"3"', (client.ask(28).body or b"").decode())

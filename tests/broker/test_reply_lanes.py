@@ -57,10 +57,10 @@ def random_reply(chance: random.Random) -> RemotingCommand:
         "e": mostly(chance.choice("0000000123"), "-1", "9", "007"),
         "f": mostly(chance.choice("00001"), "4", "8", "16", "-1"),
         "h": mostly("0", "7", "-7"),
-        "j": mostly("0", "3", "x"),
+        "j": mostly("0", "3", "x", "99999999999"),
         "k": mostly(chance.choice(("true", "false", "0")), "TRUE", "x"),
-        "l": "16",
-        "m": mostly("false", "true"),
+        "l": mostly("16", "x", "99999999999"),
+        "m": mostly("false", "true", "x"),
     }
     for name in chance.sample(("j", "k", "l", "m"), k=chance.choice((0, 1, 4))):
         del ext[name]

@@ -304,6 +304,26 @@ class ReplyLaneTests(SidesCase):
             )
         self.assertGreater(read, 1000)
 
+    def test_what_is_left_to_the_responder(self) -> None:
+        """A client whose name is not ASCII, a reply that has a time of its push, and one that nobody waits for."""
+        ext = send_ext(TOPIC, props="@")
+        for client, properties, flag in (
+            ("ü@1", "REPLY_TO_CLIENT\x01ü@1", 0),
+            (CLIENT, f"PUSH_REPLY_TIME\x015\x02{PROPERTIES}", 0),
+            (CLIENT, PROPERTIES, ONEWAY),
+        ):
+            for requester in self.requesters:
+                requester.ask(34, body=heartbeat(client, "CG", producer="PG"))
+                requester.received.clear()
+            command = RemotingCommand(325, opaque=5, flag=flag, ext_fields=ext)
+            self.write(self.repliers, with_word(command, json.dumps(properties)))
+            (pushed,) = self.pushes()
+            own = dict(pair.split("\x01") for pair in pushed.ext_fields["properties"].split("\x02"))
+            self.assertNotEqual(own["PUSH_REPLY_TIME"], "5")
+            self.acknowledge(pushed, code=flag)
+            self.assertEqual([answer.code for answer in self.answers()], [] if flag else [0])
+        self.assertEqual(self.pushed, 0)
+
     def test_settings(self) -> None:
         """Those that change what happens to a reply leave it to the responder at once."""
         for setting in b"storeReplyMessageEnable=false", b"brokerPermission=4":

@@ -100,6 +100,8 @@ class ReplyResponder:
         if requester is None:
             return f"push reply message fail, channel of <{client_id}> not found."
         setup = self._settings.setup
+        # in front, and in the place of one that came with the reply
+        pushed_at = {PROPERTY_PUSH_REPLY_TIME: str(now_ms(self._clock))}
         pushed = ReplyMessageHeader(
             producer_group=header.producer_group,
             topic=header.topic,
@@ -109,7 +111,7 @@ class ReplyResponder:
             sys_flag=header.sys_flag,
             born_timestamp=header.born_timestamp,
             flag=header.flag,
-            properties=encode_properties({PROPERTY_PUSH_REPLY_TIME: str(now_ms(self._clock))} | pairs),
+            properties=encode_properties(pushed_at | pairs | pushed_at),
             reconsume_times=header.reconsume_times,
             unit_mode=header.unit_mode,
             born_host=request.channel.peer,

@@ -10,7 +10,7 @@ connection has ``records``, see Records.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.dict cimport PyDict_GetItem
+from cpython.dict cimport PyDict_GetItemWithError as PyDict_GetItem
 from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrno
 from cpython.list cimport PyList_GET_SIZE
 from cpython.object cimport PyObject, PyObject_IsTrue

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.conditions import conditions
+from bench.joins import joined
 from bench.rounds import BENCH_JAVA, markdown
 from bench.servers import cpu_seconds, raise_file_limit
 from tests.real.peers import APACHE_4, HOST, OURS, Broker, Process, Site
@@ -283,16 +284,17 @@ def consumers(broker: Broker, connections: int, groups: int, polls: int, seconds
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--kinds", default=f"{OURS},{APACHE_4}", help="which brokers (%(default)s)")
-    parser.add_argument("--parts", default="topics,consumers", help="what is measured (%(default)s)")
+    parser.add_argument("--parts", default="topics,consumers,joins", help="what is measured (%(default)s)")
     parser.add_argument("--topics", type=int, default=10_000)
     parser.add_argument("--queues", type=int, default=8, help="of each topic (%(default)s)")
     parser.add_argument("--connections", type=int, default=2000)
     parser.add_argument("--groups", type=int, default=1000)
     parser.add_argument("--polls", type=int, default=20_000)
+    parser.add_argument("--members", type=int, default=800, help="that join one group (%(default)s)")
     parser.add_argument("--seconds", type=float, default=45.0, help="of idleness (%(default)s)")
     parser.add_argument("--markdown", help="write the table to this file, too")
     options = parser.parse_args()
-    raise_file_limit(options.connections + 1000)
+    raise_file_limit(max(options.connections, options.members) + 1000)
     kinds = options.kinds.split(",")
     columns: list[Figures] = []
     with tempfile.TemporaryDirectory(prefix="rmq-bench-", dir=os.environ.get("TMPDIR")) as root:
@@ -307,6 +309,8 @@ def main() -> None:
                 broker = site.broker(kind, address, f"broker-{part}-{kind}", **sizes)
                 if part == "topics":
                     found |= topics_and_queues(namesrv, broker, options.topics, options.queues)
+                elif part == "joins":
+                    found |= joined(broker, options.members)
                 else:
                     found |= consumers(broker, options.connections, options.groups, options.polls, options.seconds)
                 site.close()

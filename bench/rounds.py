@@ -10,6 +10,7 @@ machine they drift by a factor of two.
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import tempfile
@@ -145,6 +146,10 @@ class Rounds:
         """Return how many requests were answered with another code than 0 or not at all."""
         return sum(window.get("bad", 0) + window.get("unanswered", 0) for window in self.all_windows(name))
 
+    def stolen(self, name: str) -> float:
+        """Return the ms of all processors that a hypervisor took during the windows of this server."""
+        return float(sum(window.get("stolen_ms", 0) for window in self.all_windows(name)))
+
     def busiest(self, name: str) -> float:
         """Return the largest share of a core that the generator took in a window of this server."""
         return float(max(window.get("loadgen_cpu", 0.0) for window in self.all_windows(name)))
@@ -155,17 +160,24 @@ class Rounds:
         return {"shape": self.shape, "servers": sides, "windows": self.windows}
 
 
+def stolen_ms() -> int:
+    """Return how long a hypervisor has run something else while this machine's processors had work, all together."""
+    # user, nice, system, idle, iowait, irq, softirq, steal
+    return int(Path("/proc/stat").read_text().split(maxsplit=9)[8]) * 1000 // os.sysconf("SC_CLK_TCK")
+
+
 def window(
     loadgen: Path, shape: Shape, server: Process, seconds: float, *more: object, pids: Sequence[int] = ()
 ) -> Window:
     """Run the generator once, with ``more`` of its arguments; SystemExit with the server's last lines when it fails."""
     counted = ",".join(map(str, pids or [server.pid]))
     command = [loadgen, server.port, shape.connections, shape.outstanding, seconds, shape.warm_s, shape.rate, counted]
+    stolen = stolen_ms()
     done = subprocess.run([*map(str, [*command, shape.template, *more])], capture_output=True, text=True, timeout=600)
     if done.returncode != 0:
         raise SystemExit(f"{shape.name} against {server.name}: {done.stderr.strip()}\n{server.tail()}")
     result: Window = json.loads(done.stdout)
-    return result
+    return result | {"stolen_ms": stolen_ms() - stolen}
 
 
 def measure(

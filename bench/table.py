@@ -324,7 +324,7 @@ def cold(stage: Stage) -> One:
         warm = beside()
         evict(master)
         found = beside()
-        return found | {"beside": found["p99"] / max(warm["p99"], 1.0)}
+        return found | {"beside": found["p99"] / max(warm["p99"], 1.0), "warm_stolen_ms": warm["stolen_ms"]}
 
     return one
 
@@ -720,7 +720,8 @@ def report(results: Sequence[tuple[Row, Rounds | str]]) -> str:
         "ratio (min-max)",
         "C program: CPU us",
     ]
-    head += ["ours above it", "p50 us ours", "Apache", "p99 us ours", "Apache", "not 0", "generator", "asked"]
+    head += ["ours above it", "p50 us ours", "Apache", "p99 us ours", "Apache", "not 0"]
+    head += ["stolen ms", "generator", "asked"]
     rows = []
     for row, found in results:
         if isinstance(found, str):
@@ -742,6 +743,7 @@ def report(results: Sequence[tuple[Row, Rounds | str]]) -> str:
                 text = f"{found.middle(side, key):,.0f}"
                 cells.append(text + (f", receive {found.middle(side, f'receive_{key}'):,.0f}" if receiving else ""))
         cells.append(" / ".join(str(found.bad(side)) for side in sides))
+        cells.append(" / ".join(f"{found.stolen(side):.0f}" for side in sides))
         busiest = max(found.busiest(side) for side in sides)
         cells.append(f"{busiest:.0%}" + (" (a limit of its own)" if busiest > MAX_LOADGEN_CPU else ""))
         rows.append([*cells, verdict(row, found)])

@@ -268,14 +268,34 @@ def around(ext: dict[str, str]) -> tuple[str, str, str, str, str]:
     )
 
 
+class Waits:
+    """How many requests of a code wait for the answers of a lane, beside those that wait for the responder's."""
+
+    table: ResponderTable
+    code: int
+    waiting: int
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more may wait: MAX_WAITING_ANSWERS do, or as many as the line of the code allows."""
+        line = self.table.line_of(self.code)
+        return self.waiting >= MAX_WAITING_ANSWERS or (line is not None and line.waiting >= line.limit)
+
+    def wait(self, more: int) -> None:
+        """Count requests that wait, or, with a number below 0, wait no more."""
+        self.waiting += more
+        line = self.table.line_of(self.code)
+        if line is not None:
+            line.waiting += more
+
+
 @attrs.define(eq=False)
-class AnswersLater:
+class AnswersLater(Waits):
     """
     Makes the waiters that answer the messages of a write after fsync or quorum.
 
-    At most MAX_WAITING_ANSWERS requests wait at a time, and as many as the line of ``code`` allows; beyond that the
-    responder answers each separately. ``outcome`` returns code and remark of the answer to a put with another status
-    than PUT_OK.
+    When no more may wait the responder answers each separately. ``outcome`` returns code and remark of the answer to a
+    put with another status than PUT_OK.
     """
 
     outcome: Callable[[PutStatus], tuple[int, str | None]]
@@ -284,18 +304,6 @@ class AnswersLater:
     code: int
     clock: IReactorTime
     waiting: int = attrs.field(init=False, default=0)
-
-    @property
-    def is_full(self) -> bool:
-        line = self.table.line_of(self.code)
-        return self.waiting >= MAX_WAITING_ANSWERS or (line is not None and line.waiting >= line.limit)
-
-    def wait(self, more: int) -> None:
-        """Count requests that wait."""
-        self.waiting += more
-        line = self.table.line_of(self.code)
-        if line is not None:
-            line.waiting += more
 
     def __call__(
         self, began_s: float, answers: list[tuple[Channel, bytes]], requests: int, counts: list[_Count]

@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from rmq.broker.lanes import SendLane, answers_at_once
+from rmq.broker.lanes import SendLane, Waits, answers_at_once
 from rmq.broker.responders.replies import PUSH_TIMEOUT_MS, ReplyResponder
 from rmq.broker.responders.sending import SendResponder
 from rmq.broker.sessions import ProducerGroups
@@ -22,7 +22,6 @@ from rmq.broker.stats import BrokerStats
 from rmq.broker.topics import TopicTable
 from rmq.errors import RequestFailed
 from rmq.remoting.channel import Channel
-from rmq.remoting.protocol import MAX_WAITING_ANSWERS
 from rmq.remoting.responders import Request, ResponderTable
 from rmq.runtime.clock import now_ms
 from rmq.store.store import MessageStore
@@ -80,7 +79,7 @@ class _StoreLongNames(_StoreReplies):
     code = int(RequestCode.SEND_REPLY_MESSAGE)
 
 
-class ReplyLane:
+class ReplyLane(Waits):
     """Push the replies at the front of received bytes; those of a client that is not here are left to the responder."""
 
     _log = Logger()
@@ -109,7 +108,7 @@ class ReplyLane:
     def __call__(self, data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
         """See :class:`rmq.remoting.responders.ChunkLane`."""
         if self._settings.setup.broker.store_reply_message_enable:
-            while position < len(data) and not self._is_full:
+            while position < len(data) and not self.is_full:
                 stop = self._push(data, position, channel)
                 if not stop:
                     break
@@ -146,19 +145,6 @@ class ReplyLane:
         reply = _Pushed(self, data[position:stop], client_id, link.peer, channel)
         link.call(PUSH_REPLY_MESSAGE_TO_CLIENT.code, pushed, reply, timeout_ms=PUSH_TIMEOUT_MS)
         return int(stop)
-
-    @property
-    def _is_full(self) -> bool:
-        """Return whether no more may wait, together with those that the responder has pushed."""
-        line = self.table.line_of(self.code)
-        return self.waiting >= MAX_WAITING_ANSWERS or (line is not None and line.waiting >= line.limit)
-
-    def wait(self, more: int) -> None:
-        """Count replies that wait."""
-        self.waiting += more
-        line = self.table.line_of(self.code)
-        if line is not None:
-            line.waiting += more
 
     def acknowledged(self, reply: _Pushed) -> None:
         """Store and answer a reply, with what else is acknowledged in this turn."""

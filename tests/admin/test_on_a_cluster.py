@@ -974,6 +974,64 @@ class MessageTests(ClusterCase):
         result = self.world.settle(done)
         self.assertEqual((result.status, len(self.emitted)), (0, 2))
 
+    def following(self, *arguments: str) -> Deferred[Result]:
+        """Begin a `tail` of orders that prints bodies as they come."""
+        self.emitted.clear()
+        self.warned.clear()
+        parsed = parse(["tail", "orders", "-F", "%q %o", *arguments, "-n", self.namesrv])
+        return Deferred.fromCoroutine(run(platform_for(self.machine), parsed, self.terminal()))
+
+    def test_follow_across_a_restart(self) -> None:
+        """A broker that restarts does not end a `tail`: it says so once, and goes on where it was."""
+        done = self.following("--count", "4")
+        self.world.run_for(3)
+        self.send("orders", 2)
+        self.world.run_for(2)
+        self.assertEqual(sorted(self.emitted), ["broker-a:0 0", "broker-a:1 0"])
+        for member in self.cluster.members:
+            member.node.kill()
+        self.world.run_for(20)
+        self.assertNoResult(done)
+        (text,) = self.warned
+        self.assertIn("broker broker-a does not answer, it is asked again every 1 s", text)
+        for member in self.cluster.members:
+            member.node.start()
+        self.world.run_for(10)
+        self.assertEqual(self.warned[1:], [f"rmq-admin: broker broker-a answers again, at {self.broker}"])
+        self.send("orders", 2)
+        self.assertEqual(self.world.settle(done).status, 0)
+        self.assertEqual(sorted(self.emitted), ["broker-a:0 0", "broker-a:0 1", "broker-a:1 0", "broker-a:1 1"])
+
+    def test_follow_to_another_broker(self) -> None:
+        """Where the route names another broker of that name, `tail` goes on there, at the same offsets."""
+        master, slave = self.cluster.members
+        self.world.run_for(70)  # the slave takes topics over once a minute
+        done = self.following("--count", "4")
+        self.world.run_for(3)
+        self.send("orders", 2)
+        self.world.run_for(2)
+        master.node.kill()
+        self.world.run_for(130)  # a NameServer may believe so long that it is there
+        self.assertEqual(self.warned[1:], [f"rmq-admin: broker broker-a answers again, at {slave.addr}"])
+        master.node.start()
+        self.world.run_for(10)
+        self.send("orders", 2)
+        self.assertEqual(self.world.settle(done).status, 0)
+        self.assertEqual(sorted(self.emitted), ["broker-a:0 0", "broker-a:0 1", "broker-a:1 0", "broker-a:1 1"])
+
+    def test_follow_ends(self) -> None:
+        """A broker that never answered ends a `tail`, and so does one that has no such topic any more."""
+        done = self.following()
+        self.world.run_for(2)
+        self.text("topic", "delete", "orders", "--yes")
+        result = self.world.settle(done)
+        self.assertEqual((result.status, self.warned), (1, []), result)
+        self.text("topic", "create", "orders", "--queues", "2")
+        for member in self.cluster.members:
+            member.node.crash()
+        self.assertEqual(self.world.settle(self.following()).status, 3)
+        self.assertEqual(self.warned, [])
+
     def test_find_and_show(self) -> None:
         """A message is found by key, by the producer's id and by the broker's."""
         (line,) = self.lines("produce", "orders", "-m", "x", "-k", "order-1", "-o", "json")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import msgspec
 from twisted.internet.defer import Deferred
@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred
 from rmq.admin.command import NAMESRV, Call, WrongUse, argument, command, positive, subject
 from rmq.admin.lookups import together
 from rmq.admin.messages import BODY_FORMS, body_text, checked_format, described, formatted, stored_topic
-from rmq.admin.reading import queues_of, read
+from rmq.admin.reading import Source, follow, queues_of, read
 from rmq.admin.times import EARLIEST_MS, parse_time, time_text
 from rmq.client.types import ReceivedMessage
 from rmq.wire.api.common import MessageQueue
@@ -56,7 +56,11 @@ def _pattern(text: str) -> re.Pattern[str]:
     argument("--show", choices=BODY_FORMS, default="text", help="form of bodies (text, where that is UTF-8)"),
 )
 async def tail(call: Call) -> None:
-    """Read all queues at once; with ``-o json`` one object a line. Status 2 when the topic has no route."""
+    """
+    Read all queues at once; with ``-o json`` one object a line. Status 2 when the topic has no route.
+
+    Without an end it goes on when a broker that has answered once is away for a while, or is replaced by another one.
+    """
     options = call.options
     if options.format is not None and options.output != "table":
         raise WrongUse(f"either --format or -o {options.output}")
@@ -66,14 +70,28 @@ async def tail(call: Call) -> None:
         known = ", ".join(map(name_of, ranges)) or "none"
         raise WrongUse(f"topic {options.topic} has no queue {options.queue}; queues: {known}")
     printer = Printer(call, options.count)
-    readers = []
+    sources: dict[str, Source] = {}
+
+    def is_done() -> bool:
+        return printer.is_done
+
+    sought: list[AsyncIterator[ReceivedMessage]] = []
     for queue, (addr, at) in chosen.items():
         begin = await _offset(call, "--from", options.begin, queue, addr, at)
         end = at.max_offset if options.exit else None
         if options.end is not None:
             end = await _offset(call, "--to", options.end, queue, addr, at)
-        readers.append(_follow(call, printer, queue, addr, begin, end))
-    await together(map(Deferred.fromCoroutine, readers))
+        if end is None:
+            source = sources.setdefault(queue.broker_name, Source(call, options.topic, queue.broker_name, addr))
+            sought.append(follow(call, queue, source, begin, tags=options.tags, until=is_done))
+        else:
+            sought.append(read(call, queue, addr, begin, end, tags=options.tags, until=is_done))
+    readers = [Deferred.fromCoroutine(_print(printer, messages)) for messages in sought]
+    try:
+        await together(readers)
+    finally:
+        for reader in readers:  # after a failure of one of them
+            reader.cancel()
 
 
 def name_of(queue: MessageQueue) -> str:
@@ -98,8 +116,8 @@ async def _offset(call: Call, option: str, where: str, queue: MessageQueue, addr
     return (await call.invoke(addr, SEARCH_OFFSET_BY_TIMESTAMP, header, None)).header.offset
 
 
-async def _follow(call: Call, printer: Printer, queue: MessageQueue, addr: str, begin: int, end: int | None) -> None:
-    async for message in read(call, queue, addr, begin, end, tags=call.options.tags, until=lambda: printer.is_done):
+async def _print(printer: Printer, messages: AsyncIterator[ReceivedMessage]) -> None:
+    async for message in messages:
         printer.show(message)
 
 

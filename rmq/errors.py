@@ -108,6 +108,10 @@ class LostQueue(RocketMqError):
     """The queue of the message belongs to another member of the group now, which gets the message again."""
 
 
+class AlreadySettled(RocketMqError):
+    """The message of a delivery was acknowledged, asked for again or rejected before; this call changed nothing."""
+
+
 class NoRoute(RocketMqError):
     """
     No NameServer knows the topic; ``answers`` is what each of them said.

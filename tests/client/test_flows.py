@@ -22,11 +22,19 @@ from rmq.client.flows.member import Member
 from rmq.client.flows.orderly import push_consumer
 from rmq.client.flows.producer import Producer
 from rmq.client.flows.producer import producer as new_producer
-from rmq.client.flows.push import PushConsumer
+from rmq.client.flows.push import Delivery, PushConsumer
 from rmq.client.flows.transactions import transaction_producer
 from rmq.client.settings import ClientSettings, From, ProducerSettings, PullSettings, PushSettings
 from rmq.client.types import CloseReport, Later, Message, ReceivedMessage, Reject, SendStatus
-from rmq.errors import ClosedClient, ConfigurationError, ForkedClient, LostQueue, NoRoute, NotDelivered
+from rmq.errors import (
+    AlreadySettled,
+    ClosedClient,
+    ConfigurationError,
+    ForkedClient,
+    LostQueue,
+    NoRoute,
+    NotDelivered,
+)
 from rmq.namesrv.service import NamesrvService
 from rmq.wire.api.common import MessageQueue, TopicConfig
 from rmq.wire.api.forwarding import (
@@ -1159,6 +1167,49 @@ class ConsumeTests(FlowCase):
         self.assertEqual((again.message.body, again.message.reconsume_times), (b"x", 1))
         self.sim.run(again.ack())
 
+    def test_settled_once(self) -> None:
+        """A delivery is settled once; what comes later is an error that says what became of the message."""
+        made = consumer(self.client, None)
+        words = {"ack": "acknowledged", "later": "asked for again", "reject": "rejected"}
+        for first, became in words.items():
+            for in_block in (False, True):
+                self.sim.run(self.sender.send(Message("T", first.encode())))
+                delivery = self.sim.run(made.receive(), 60)
+
+                async def settle(delivery: Delivery = delivery, how: str = first, within: bool = in_block) -> None:
+                    if not within:
+                        await getattr(delivery, how)()
+                        return
+                    async with delivery:  # whose end leaves it as it is
+                        await getattr(delivery, how)()
+
+                self.sim.run(settle())
+                for again in words:
+                    with self.assertRaisesRegex(AlreadySettled, f"^{again}: <message .*> is {became} already"):
+                        self.sim.run(getattr(delivery, again)())
+                if first == "later":
+                    self.sim.run(self.sim.run(made.receive(), 120).ack())
+
+    def test_settled_by_the_block(self) -> None:
+        """After the end of its block a delivery is settled: acknowledged, asked for again, or rejected."""
+        made = consumer(self.client, None)
+        for error, became in ((None, "acknowledged"), (Later(), "asked for again"), (Reject(), "rejected")):
+            self.sim.run(self.sender.send(Message("T", b"x")))
+            delivery = self.sim.run(made.receive(), 60)
+
+            async def block(delivery: Delivery = delivery, error: Exception | None = error) -> None:
+                async with delivery:
+                    if error is not None:
+                        raise error
+
+            self.sim.run(block())
+            with self.assertRaisesRegex(AlreadySettled, became):
+                self.sim.run(delivery.later())
+            if isinstance(error, Later):
+                again = self.sim.run(made.receive(), 120)
+                self.assertEqual(again.message.reconsume_times, 1)
+                self.sim.run(again.ack())
+
     def test_cancelled_delivery_of_a_closed_consumer(self) -> None:
         """A block that is cancelled while the consumer closes keeps its message for the next member."""
         made = consumer(self.client, None)
@@ -1169,6 +1220,8 @@ class ConsumeTests(FlowCase):
         self.sim.pass_s(1)
         error = asyncio.CancelledError()
         self.assertFalse(self.sim.run(delivery.__aexit__(type(error), error, None)))
+        with self.assertRaisesRegex(AlreadySettled, "left to the next member"):
+            self.sim.run(delivery.ack())
         self.sim.world.settle(closing, 10)
         inbox = Inbox()
         self.sim.run(consumer(self.sim.client(), inbox).start())

@@ -10,6 +10,7 @@ import pytest
 
 from rmq import blocking
 from rmq.aio import CloseReport, From, Message, PushSettings, ReceivedMessage
+from rmq.errors import AlreadySettled
 from rmq.testing import cluster
 from rmq.testing.aio import cluster as aio_cluster
 
@@ -89,6 +90,8 @@ def test_timeout_of_a_block() -> None:
                     got.append((message.body, message.reconsume_times))
                     if message.reconsume_times:
                         await delivery.ack()
+                        with pytest.raises(AlreadySettled):
+                            await delivery.ack()
                     elif message.body == b"slow":
                         with pytest.raises(TimeoutError):
                             async with asyncio.timeout(0.05), delivery:

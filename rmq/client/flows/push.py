@@ -25,7 +25,7 @@ from rmq.client.host import Running
 from rmq.client.observers import Handled, How
 from rmq.client.settings import ProducerSettings, PushSettings
 from rmq.client.types import CloseReport, Later, ReceivedMessage, Reject, Sql, check_later
-from rmq.errors import ClosedClient, ConfigurationError, LostQueue, NoRoute, NotDelivered, RequestFailed
+from rmq.errors import AlreadySettled, ClosedClient, ConfigurationError, LostQueue, NoRoute, NotDelivered, RequestFailed
 from rmq.wire import fastjson
 from rmq.wire.api.common import MessageQueue
 from rmq.wire.api.forwarding import CONSUME_MESSAGE_DIRECTLY, ConsumeResult
@@ -462,33 +462,43 @@ class PushConsumer(Member):
 class Delivery:
     """
     A message of an ``async for``: settle it with ack, later or reject; ``async with`` acknowledges it at its end, and
-    after an exception asks for it again.
+    after an exception asks for it again, unless its block has settled it.
+
+    A message is settled once: ack, later and reject raise AlreadySettled afterwards, also after the end of the block.
     """
 
     def __init__(self, consumer: PushConsumer, held: Held, message: ReceivedMessage) -> None:
         self.message = message
         self._consumer = consumer
         self._held = held
-        self._is_settled = False
+        #: what became of the message; empty: nothing yet
+        self._settled = ""
 
     async def ack(self) -> None:
         """The message is consumed; LostQueue when it will be delivered to another member."""
+        self._check_open("ack")
         if self._held.dropped:
             raise LostQueue(f"queue {self._held.queue} of {self.message} belongs to another member")
-        self._is_settled = True
+        self._settled = "acknowledged"
         self._consumer.done(self._held, [self.message])
 
     async def later(self, delay_level: int = 0) -> None:
         """Have the message delivered again; that goes on when the wait for it is cancelled."""
         check_later(delay_level)
+        self._check_open("later")
         await self._again(delay_level).wait()
 
+    def _check_open(self, call: str) -> None:
+        if self._settled:
+            raise AlreadySettled(f"{call}: {self.message} is {self._settled} already, and is settled once only")
+
     def _again(self, delay_level: int) -> Running:
-        self._is_settled = True
+        self._settled = "rejected" if delay_level == REJECT_LEVEL else "asked for again"
         return self._consumer.give_back_beside(self._held, self.message, delay_level)
 
     async def reject(self) -> None:
         """Send the message to the dead letter queue."""
+        self._check_open("reject")
         await self._again(REJECT_LEVEL).wait()
 
     def begin(self) -> Traced:
@@ -519,7 +529,7 @@ class Delivery:
         self._consumer.trace_ended([self.message], self._begun, failed)
         self._consumer.handled(self._held, 1, self._began, failed)
         try:
-            if self._is_settled:
+            if self._settled:
                 return False
             if error is None:
                 await self.ack()
@@ -531,4 +541,5 @@ class Delivery:
                 self._again(0)
             return isinstance(error, Later | Reject)
         finally:
+            self._settled = self._settled or "left to the next member of the group"
             self._consumer.settled()

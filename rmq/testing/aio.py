@@ -75,7 +75,7 @@ async def cluster(
     port: int | None = None,
 ) -> AsyncIterator[Cluster]:
     """Run a NameServer and brokers in a process of their own; see :func:`rmq.testing.cluster`."""
-    arguments = arguments_of(masters, slaves, role, config, keep=keep, log_level=log_level)
+    arguments = arguments_of(masters, slaves, role, config, port, keep=keep, log_level=log_level)
     processes = await asyncio.to_thread(OneProcess, arguments, port)
     try:
         yield Cluster(processes.links, processes.namesrv)

@@ -132,7 +132,7 @@ def cluster(
     Each master (``broker-a``, ``broker-b``, …) has so many slaves. ``config`` are keys of all brokers. ``keep`` leaves
     stores and logs where they are. ``port`` is the NameServer's, None: a free one. Raises ServerFailed.
     """
-    arguments = arguments_of(masters, slaves, role, config, keep=keep, log_level=log_level)
+    arguments = arguments_of(masters, slaves, role, config, port, keep=keep, log_level=log_level)
     processes = OneProcess(arguments, port)
     try:
         yield Cluster(processes)
@@ -152,7 +152,7 @@ def isolated_cluster(
     port: int | None = None,
 ) -> Iterator[IsolatedCluster]:
     """Run each server in a process of its own, so that it can be paused, killed and started again."""
-    arguments = arguments_of(masters, slaves, role, config, log_level=log_level)
+    arguments = arguments_of(masters, slaves, role, config, port, log_level=log_level)
     processes = Isolated(arguments, masters=masters, slaves=slaves, keep=keep, port=port)
     try:
         yield IsolatedCluster(processes)

@@ -39,10 +39,39 @@ POLL_S = 0.02
 QUICK = ClientSettings(persist_offsets_s=0.1)
 #: lines of the log, or of standard error, in an error
 LOG_LINES = 30
+#: also of slaves of a master
+MAX_MASTERS = 16
+ROLES = ("ASYNC_MASTER", "SYNC_MASTER")
 
 
 class ServerFailed(Exception):
     """A server did not start, ended, or could not do what was asked; the text says why."""
+
+
+def mistake_in(masters: object, slaves: object, role: object, config: object, port: object) -> str:
+    """Return what is wrong with the arguments of a cluster, empty if nothing is."""
+    if not _is_between(masters, 1, MAX_MASTERS):
+        return f"masters={masters!r} is no whole number from 1 to {MAX_MASTERS}"
+    if not _is_between(slaves, 0, MAX_MASTERS):
+        return f"slaves={slaves!r} (of each master) is no whole number from 0 to {MAX_MASTERS}"
+    if role not in ROLES:
+        return f"role={role!r} is neither {' nor '.join(ROLES)}"
+    if config is not None and not isinstance(config, Mapping):
+        return f"config={config!r} is no mapping of keys of brokers: config={{'slaveTimeout': 1000}}"
+    if wrong := [key for key in config or {} if not isinstance(key, str)]:
+        return f"config={config!r}: the key {wrong[0]!r} is no text"
+    if port is not None and not _is_between(port, 0, 65_535):
+        return f"port={port!r} is no port number up to 65535, nor None (a free one)"
+    return ""
+
+
+def _is_between(number: object, least: int, most: int) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and least <= number <= most
+
+
+def texts_of(config: Mapping[str, object] | None) -> dict[str, str]:
+    """Return the values of keys of brokers as a properties file has them."""
+    return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in (config or {}).items()}
 
 
 class Link(Protocol):
@@ -421,12 +450,21 @@ os.register_at_fork(after_in_child=ServerProcess.forked)
 
 
 def arguments_of(
-    masters: int, slaves: int, role: str, config: Mapping[str, object] | None, *, keep: bool = False, log_level: str
+    masters: int,
+    slaves: int,
+    role: str,
+    config: Mapping[str, object] | None,
+    port: int | None,
+    *,
+    keep: bool = False,
+    log_level: str,
 ) -> list[str]:
-    """Return the command line of the server."""
-    arguments = ["--masters", str(masters), "--slaves", str(slaves), "--role", role, "--log-level", log_level]
-    for key, value in (config or {}).items():
-        arguments += ["--config", f"{key}={str(value).lower() if isinstance(value, bool) else value}"]
+    """Return the command line of the server, without ``port``; ServerFailed for an argument that is wrong."""
+    if mistake := mistake_in(masters, slaves, role, config, port):
+        raise ServerFailed(mistake)
+    arguments = ["--masters", str(masters), "--slaves", str(slaves), "--role", role, "--log-level", str(log_level)]
+    for key, value in texts_of(config).items():
+        arguments += ["--config", f"{key}={value}"]
     return arguments + ["--keep"] * keep
 
 

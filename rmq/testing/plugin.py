@@ -28,6 +28,16 @@ TRIAL_CANNOT_WAIT = (
     " itself, and does not wait for its Deferreds when it runs already. Run these tests with trial, or with: pytest -p"
     " no:twisted"
 )
+#: what ``@pytest.mark.rmq`` takes, as :func:`rmq.testing.isolated_cluster` has it
+_MARKED: dict[str, object] = {
+    "masters": 1,
+    "slaves": 0,
+    "role": "ASYNC_MASTER",
+    "config": None,
+    "keep": False,
+    "log_level": "info",
+    "port": None,
+}
 _SEED = pytest.StashKey[int]()
 _LOGS = pytest.StashKey[dict[str, int]]()
 
@@ -166,12 +176,26 @@ def rmq_isolated(request: pytest.FixtureRequest) -> Iterator[IsolatedCluster]:
     options = _options(request.config)
     marker = request.node.get_closest_marker("rmq")
     if marker is not None:
-        config = {**options["config"], **marker.kwargs.get("config", {})}
+        _check_marker(marker)
+        config = {**options["config"], **(marker.kwargs.get("config") or {})}
         options = {**options, **marker.kwargs, "config": config}
     with isolated_cluster(**options) as running:
         _say_where(request.config, running.dir)
         _watch_logs(request, running.logs())
         yield running
+
+
+def _check_marker(marker: pytest.Mark) -> None:
+    """Raise UsageError for arguments of ``@pytest.mark.rmq`` that no cluster takes."""
+    from rmq.testing.handle import mistake_in
+
+    asked = {**_MARKED, **marker.kwargs}
+    if marker.args or asked.keys() != _MARKED.keys():
+        wrong = [*map(repr, marker.args), *(f"{key}={asked[key]!r}" for key in asked if key not in _MARKED)]
+        raise pytest.UsageError(f"@pytest.mark.rmq({', '.join(wrong)}): it accepts {', '.join(_MARKED)}, by name")
+    of_servers = ("masters", "slaves", "role", "config", "port")
+    if mistake := mistake_in(*(asked[key] for key in of_servers)):
+        raise pytest.UsageError(f"@pytest.mark.rmq: {mistake}")
 
 
 @pytest.fixture

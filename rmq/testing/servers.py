@@ -38,6 +38,7 @@ from rmq.runtime.tls.config import TlsConfig
 from rmq.store.messages import GetResult, GetStatus
 from rmq.store.store import MessageStore
 from rmq.testing.faults import Fault, Faults, FaultTable, HeldReplication, codes_of
+from rmq.testing.handle import mistake_in
 from rmq.wire import fastjson
 from rmq.wire.api.clients import ConsumerIdList
 from rmq.wire.api.common import MessageQueue
@@ -56,7 +57,6 @@ HOST = "127.0.0.1"
 #: client sockets of the kernel begin above
 PORTS = range(12_000, 32_000)
 PORT_TRIES = 50
-MAX_MASTERS = 16
 #: how long the servers may take to know each other
 READY_S = 20.0
 POLL_S = 0.005
@@ -89,6 +89,12 @@ class ServersError(Exception):
     """The servers cannot start, or cannot do what a test asks; the text says why."""
 
 
+def check(masters: object, slaves: object, role: object, config: object, port: object = None) -> None:
+    """Raise ServersError, with its name, for an argument of a cluster that is wrong."""
+    if mistake := mistake_in(masters, slaves, role, config, port):
+        raise ServersError(mistake)
+
+
 @attrs.frozen(kw_only=True)
 class Layout:
     """
@@ -119,10 +125,7 @@ class Layout:
 
     def check(self) -> None:
         """Raise ServersError for a layout that cannot be."""
-        if not 1 <= self.masters <= MAX_MASTERS or not 0 <= self.slaves <= MAX_MASTERS:
-            raise ServersError(f"masters={self.masters}, slaves={self.slaves}: 1 to {MAX_MASTERS} masters")
-        if self.role not in ("ASYNC_MASTER", "SYNC_MASTER"):
-            raise ServersError(f"role={self.role!r} is neither ASYNC_MASTER nor SYNC_MASTER")
+        check(self.masters, self.slaves, self.role, self.config, self.port)
 
 
 class FillableDisk(RealDisk):

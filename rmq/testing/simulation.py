@@ -33,8 +33,8 @@ from rmq.sim.net import SimNet
 from rmq.sim.node import Node
 from rmq.sim.world import SimError, World
 from rmq.testing.faults import Faults, FaultTable
-from rmq.testing.handle import FaultMaker
-from rmq.testing.servers import DEFAULTS, Layout, stored, unconsumed
+from rmq.testing.handle import FaultMaker, texts_of
+from rmq.testing.servers import DEFAULTS, Layout, check, stored, unconsumed
 from rmq.tx import Client
 from rmq.tx.host import TwistedHost
 from rmq.wire.api.common import MessageQueue
@@ -114,14 +114,14 @@ class Simulation:
         role: str = "ASYNC_MASTER",
         config: Mapping[str, object] | None = None,
     ) -> None:
+        check(masters, slaves, role, config)
         layout = Layout(masters=masters, slaves=slaves, role=role)
-        layout.check()
         self.world = World(seed)
         self.net = SimNet(self.world)
         self._server_faults = Faults(_Clock(self.world), layout.names())  # type: ignore[arg-type]
         links = [_Link(self._server_faults)]
         self.faults = FaultMaker(lambda: links)
-        self._config = {key: str(value) for key, value in (config or {}).items()}
+        self._config = texts_of(config)
         self._names = 0
         self._clients: list[Node] = []
         namesrv = Node(self.world, self.net, "namesrv")

@@ -14,8 +14,8 @@ from twisted.internet.task import deferLater
 
 from rmq.client.settings import ClientSettings
 from rmq.client.types import Credentials, ReceivedMessage
-from rmq.testing.handle import POLL_S, QUICK, Handle, Link
-from rmq.testing.servers import Layout, Servers
+from rmq.testing.handle import POLL_S, QUICK, Handle, Link, texts_of
+from rmq.testing.servers import Layout, Servers, check
 from rmq.tx import Client
 
 
@@ -103,9 +103,8 @@ class InProcess:
         keep: bool = False,
         port: int | None = None,
     ) -> None:
-        texts = {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in (config or {}).items()}
-        layout = Layout(masters=masters, slaves=slaves, role=role, config=texts, port=port)
-        layout.check()
+        check(masters, slaves, role, config, port)
+        layout = Layout(masters=masters, slaves=slaves, role=role, config=texts_of(config), port=port)
         self._keep = keep
         self.dir = tempfile.mkdtemp(prefix="rmq-testing-")
         self._reactor = reactor

@@ -109,6 +109,24 @@ def test_a_failed_test_shows_the_log(tmp_path: Path) -> None:
     assert "planted-" in str(failed.value).partition("log of the servers")[2]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ("slave=1", r"@pytest\.mark\.rmq\(slave=1\): it accepts masters, slaves, role, config, keep, log_level, port"),
+        ("2", r"@pytest\.mark\.rmq\(2\): it accepts masters"),
+        ("config='a=b'", r"@pytest\.mark\.rmq: config='a=b' is no mapping"),
+        ("slaves='1'", r"@pytest\.mark\.rmq: slaves='1' .* is no whole number"),
+    ],
+)
+def test_wrong_marker(tmp_path: Path, arguments: str, text: str) -> None:
+    """A wrong argument of the marker is named, with what it accepts."""
+    (tmp_path / "test_it.py").write_text(
+        f"import pytest\n@pytest.mark.rmq({arguments})\ndef test_it(rmq_isolated):\n    pass\n"
+    )
+    with pytest.raises(AssertionError, match=f"UsageError: {text}"):
+        run(tmp_path, *pytest_of(PLUGINS[0]))
+
+
 def test_plugin_imports_pytest_only(tmp_path: Path) -> None:
     """A run that uses no fixture of the kit imports nothing of rmq but the plugin, and no Twisted."""
     (tmp_path / "test_it.py").write_text(

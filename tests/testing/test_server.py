@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import NoneType
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import pytest
 from twisted.internet import reactor
@@ -20,8 +22,10 @@ from rmq.blocking import Client, From, Message, PushSettings, ReceivedMessage, S
 from rmq.errors import ConfigurationError, NotDelivered
 from rmq.runtime.disk.files import DiskUsage, RealDisk
 from rmq.testing import Cluster, IsolatedCluster, ServerFailed, aio, cluster, isolated_cluster
+from rmq.testing.aio import cluster as aio_cluster
 from rmq.testing.server import layout_of, parser, topics_of
 from rmq.testing.servers import FillableDisk, Layout, ServersError
+from rmq.testing.simulation import Simulation
 from rmq.testing.tx import InProcess
 from tests.ports import free_port
 
@@ -170,6 +174,38 @@ def test_wrong_layouts() -> None:
         layout_of(parser().parse_args(["--config", "nonsense"]))
     with pytest.raises(ServersError, match="NAME:QUEUES"):
         topics_of(parser().parse_args(["--topic", "orders:many"]))
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"config": "a=b"}, "config='a=b' is no mapping"),
+    ({"config": {1: 2}}, "config={1: 2}: the key 1 is no text"),
+    ({"port": "x"}, "port='x' is no port number"),
+    ({"port": 99_999}, "port=99999 is no port number"),
+    ({"masters": "x"}, "masters='x' is no whole number from 1 to 16"),
+    ({"masters": True}, "masters=True"),
+    ({"slaves": -1}, "slaves=-1 "),
+    ({"role": None}, "role=None is neither ASYNC_MASTER nor SYNC_MASTER"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "text"), WRONG)
+def test_wrong_arguments(wrong: dict[str, Any], text: str) -> None:
+    """A wrong argument of a cluster is named, with what it accepts, before anything starts, by each face."""
+
+    async def in_asyncio() -> None:
+        async with aio_cluster(**wrong):
+            pass
+
+    for face in (cluster, isolated_cluster):
+        with pytest.raises(ServerFailed, match=f"^{re.escape(text)}"), face(**wrong):
+            pass
+    with pytest.raises(ServerFailed, match=f"^{re.escape(text)}"):
+        asyncio.run(in_asyncio())
+    with pytest.raises(ServersError, match=f"^{re.escape(text)}"):
+        InProcess(reactor, **wrong)
+    if "port" not in wrong:
+        with pytest.raises(ServersError, match=f"^{re.escape(text)}"):
+            Simulation(1, **wrong)
 
 
 def test_refused_arguments_leave_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

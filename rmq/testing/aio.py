@@ -42,7 +42,7 @@ class Cluster(Handle):
         """Wait until a group has acknowledged all messages of a topic, retries included; TimeoutError."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        while self.unconsumed(group, topic):
+        while not self._is_consumed(group, topic):
             if loop.time() > deadline:
                 raise self._not_consumed(group, topic, timeout_s)
             await asyncio.sleep(POLL_S)

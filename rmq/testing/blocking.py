@@ -55,12 +55,13 @@ class Cluster(Handle):
         """
         Wait until a group has acknowledged all messages of a topic, retries included; TimeoutError.
 
-        A retry whose delay lasts does not count. RuntimeError in a coroutine of asyncio or Twisted: handlers on its
-        loop or reactor could not run meanwhile. ServerFailed for a group that is broadcast.
+        A topic that does not exist is waited for, and is a TimeoutError at the end. A retry whose delay lasts does not
+        count. RuntimeError in a coroutine of asyncio or Twisted: handlers on its loop or reactor could not run
+        meanwhile. ServerFailed for a group that is broadcast.
         """
         _check_that_it_may_block("wait_consumed", "group, topic")
         deadline = time.monotonic() + timeout_s
-        while self.unconsumed(group, topic):
+        while not self._is_consumed(group, topic):
             if time.monotonic() > deadline:
                 raise self._not_consumed(group, topic, timeout_s)
             time.sleep(POLL_S)

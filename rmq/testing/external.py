@@ -45,6 +45,8 @@ class Elsewhere:
             return self._run(lambda instance: _create(instance, **arguments))
         if command == "unconsumed":
             return self._run(lambda instance: _unconsumed(instance, **arguments))
+        if command == "has_topic":
+            return self._run(lambda instance: _has_topic(instance, **arguments))
         raise ServerFailed(f"{command}: only with servers of the kit, not with --rmq-address")
 
     def _run(self, what: Callable[[Instance], Coroutine[Any, Any, Any]]) -> Any:
@@ -88,6 +90,16 @@ async def _create(instance: Instance, name: str, queues: int) -> None:
             if instance.host.seconds() > deadline:
                 raise
         await instance.host.sleep(POLL_S)
+
+
+async def _has_topic(instance: Instance, topic: str) -> bool:
+    try:
+        await instance.fetch_route(topic)
+    except NoRoute as error:
+        if error.is_unknown:
+            return False
+        raise
+    return True
 
 
 async def _unconsumed(instance: Instance, group: str, topic: str) -> int:

@@ -74,6 +74,14 @@ def texts_of(config: Mapping[str, object] | None) -> dict[str, str]:
     return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in (config or {}).items()}
 
 
+def absent(topic: str, seconds: float) -> str:
+    """Return the text of a wait for what a group does with a topic that no broker has."""
+    return (
+        f"topic {topic} does not exist after {seconds:g} s: no broker has it, so its name is wrong, or nothing was sent"
+        " to it"
+    )
+
+
 class Link(Protocol):
     """A way to the servers."""
 
@@ -257,7 +265,16 @@ class Handle:
     def _each(self, command: str, **arguments: Any) -> list[Any]:
         return [link.ask(command, **arguments) for link in self._links()]
 
+    def _is_consumed(self, group: str, topic: str) -> bool:
+        # Once more at the end: the first message may have created the topic between the two questions.
+        return not self.unconsumed(group, topic) and self._has_topic(topic) and not self.unconsumed(group, topic)
+
+    def _has_topic(self, topic: str) -> bool:
+        return any(self._each("has_topic", topic=topic))
+
     def _not_consumed(self, group: str, topic: str, seconds: float) -> TimeoutError:
+        if not self._has_topic(topic):
+            return TimeoutError(absent(topic, seconds))
         left = self.unconsumed(group, topic)
         return TimeoutError(f"group {group} has not acknowledged {left} messages of topic {topic} after {seconds:g} s")
 

@@ -38,7 +38,7 @@ from rmq.runtime.tls.config import TlsConfig
 from rmq.store.messages import GetResult, GetStatus
 from rmq.store.store import MessageStore
 from rmq.testing.faults import Fault, Faults, FaultTable, HeldReplication, codes_of
-from rmq.testing.handle import mistake_in
+from rmq.testing.handle import absent, mistake_in
 from rmq.wire import fastjson
 from rmq.wire.api.clients import ConsumerIdList
 from rmq.wire.api.common import MessageQueue
@@ -406,10 +406,22 @@ class Servers:
         finally:
             self._asked.discard(member.channel)
 
+    def has_topic(self, topic: str) -> bool:
+        """Return whether a broker has a topic, created by a test or by the first message for it."""
+        return any(has_topic(broker.service, topic) for broker in self.brokers.values())
+
     async def wait_consumed(self, group: str, topic: str, timeout_s: float = 30.0) -> None:
-        """Wait until nothing is unconsumed; ServersError."""
-        what = f"group {group} has acknowledged all messages of topic {topic}"
-        await self._until(lambda: not self.unconsumed(group, topic), what, timeout_s)
+        """Wait until a topic exists and nothing of it is unconsumed; ServersError."""
+
+        def is_consumed() -> bool:
+            return not self.unconsumed(group, topic) and self.has_topic(topic)
+
+        try:
+            await self._until(is_consumed, f"group {group} has acknowledged all messages of topic {topic}", timeout_s)
+        except ServersError:
+            if not self.has_topic(topic):
+                raise ServersError(absent(topic, timeout_s)) from None
+            raise
 
     async def wait_messages(self, topic: str, count: int = 1, timeout_s: float = 30.0) -> list[dict[str, Any]]:
         """Wait until a topic has so many messages, and return all that it has; ServersError."""
@@ -581,6 +593,11 @@ def stored(
             offset = got.next_begin_offset
 
 
+def has_topic(service: BrokerService, topic: str) -> bool:
+    """Return whether a broker has a topic."""
+    return service.topics.get(topic) is not None
+
+
 def unconsumed(
     service: BrokerService, group: str, topic: str, emptied: Mapping[tuple[str, int], int] = NOTHING_EMPTIED
 ) -> int:
@@ -637,13 +654,14 @@ def _client_id(service: BrokerService, channel: Any) -> str | None:
 
 
 #: those that a test calls again and again
-QUIET = ("unconsumed", "count")
+QUIET = ("unconsumed", "has_topic", "count")
 
 #: the methods that a test may call
 COMMANDS = (
     "topic",
     "messages",
     "unconsumed",
+    "has_topic",
     "wait_consumed",
     "wait_messages",
     "empty",

@@ -33,8 +33,8 @@ from rmq.sim.net import SimNet
 from rmq.sim.node import Node
 from rmq.sim.world import SimError, World
 from rmq.testing.faults import Faults, FaultTable
-from rmq.testing.handle import FaultMaker, texts_of
-from rmq.testing.servers import DEFAULTS, Layout, check, stored, unconsumed
+from rmq.testing.handle import FaultMaker, absent, texts_of
+from rmq.testing.servers import DEFAULTS, Layout, check, has_topic, stored, unconsumed
 from rmq.tx import Client
 from rmq.tx.host import TwistedHost
 from rmq.wire.api.common import MessageQueue
@@ -249,8 +249,14 @@ class Simulation:
     async def wait_consumed(self, group: str, topic: str, *, timeout_s: float = 3600.0) -> None:
         """Wait until a group has acknowledged all messages of a topic, retries included; TimeoutError."""
         deadline = self.seconds() + timeout_s
-        while left := sum(unconsumed(broker, group, topic) for broker in self._masters):
+        while True:
+            left = sum(unconsumed(broker, group, topic) for broker in self._masters)
+            is_there = any(has_topic(broker, topic) for broker in self._brokers)
+            if is_there and not left:
+                return
             if self.seconds() > deadline:
+                if not is_there:
+                    raise TimeoutError(absent(topic, timeout_s))
                 raise TimeoutError(f"group {group} has not acknowledged {left} messages of topic {topic}")
             await self.sleep(POLL_S)
 

@@ -61,7 +61,7 @@ class Cluster(Handle):
 
     async def _wait_consumed(self, group: str, topic: str, timeout_s: float) -> None:
         deadline = self._reactor.seconds() + timeout_s
-        while self.unconsumed(group, topic):
+        while not self._is_consumed(group, topic):
             if self._reactor.seconds() > deadline:
                 raise self._not_consumed(group, topic, timeout_s)
             await deferLater(self._reactor, POLL_S)

@@ -49,6 +49,12 @@ async def first_send_comes_soon(reactor: Any) -> float:
         assert [message.body for message in mq.messages(topic)] == [b"hello"]
         await mq.empty()
         assert mq.messages(topic) == []
+        absent = ""
+        try:
+            await mq.wait_consumed("g", "typo", timeout_s=0.01)
+        except TimeoutError as error:
+            absent = str(error)
+        assert absent.startswith("topic typo does not exist"), absent
     return float(took)
 
 

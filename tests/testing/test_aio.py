@@ -76,6 +76,8 @@ def test_offsets_that_are_not_written_yet() -> None:
             await client.push_consumer(group, {topic: "*"}, handler=_handle, settings=FIRST).start()
             await mq.wait_consumed(group, topic)
             assert mq.unconsumed(group, topic) == 0
+            with pytest.raises(TimeoutError, match="topic typo does not exist"):
+                await mq.wait_consumed(group, "typo", timeout_s=0.01)
 
     asyncio.run(main())
 

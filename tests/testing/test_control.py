@@ -62,6 +62,10 @@ def test_commands(ready: dict[str, Any]) -> None:
     assert len(ask(url, {"do": "wait_messages", "topic": "orders"})[1]["result"]) == 1
     status, answer = ask(url, {"do": "wait_consumed", "group": "g", "topic": "orders", "timeout_s": 0.05})
     assert status == 400 and "not after 0.05 s: group g has acknowledged all" in answer["error"]
+    status, answer = ask(url, {"do": "wait_consumed", "group": "g", "topic": "typo", "timeout_s": 0.05})
+    assert status == 400 and "topic typo does not exist after 0.05 s" in answer["error"]
+    for topic, is_there in (("orders", True), ("typo", False)):
+        assert ask(url, {"do": "has_topic", "topic": topic}) == (200, {"result": is_there})
     assert ask(url, {"do": "empty"}) == (200, {"result": None})
     assert ask(url, {"do": "wait_consumed", "group": "g", "topic": "orders"}) == (200, {"result": None})
     for wrong, text in (({"do": "nonsense"}, "no command 'nonsense'"), ({}, "no command None"), ([], "TypeError")):

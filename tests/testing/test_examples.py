@@ -153,6 +153,8 @@ def test_running_cluster(tmp_path: Path) -> None:
         "    assert rmq.unconsumed(group, topic) == 1\n"
         "    rmq_client.push_consumer(group, {topic: '*'}, handler=print).start()\n"
         "    rmq.wait_consumed(group, topic)\n"
+        "    with pytest.raises(TimeoutError, match='topic typo does not exist'):\n"
+        "        rmq.wait_consumed(group, 'typo', timeout_s=0.01)\n"
         "    with pytest.raises(ServerFailed, match='rmq-address'):\n"
         "        rmq.faults.full_disk()\n"
     )

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_type_hints
@@ -295,6 +296,32 @@ def test_wait_for_a_broadcast(rmq: Cluster, rmq_client: Client) -> None:
     rmq_client.push_consumer(group, {topic: "*"}, handler=lambda message: None, settings=settings).start()
     with pytest.raises(ServerFailed, match=f"group {group} is broadcast"):
         rmq.wait_consumed(group, topic)
+
+
+def test_topics_that_do_not_exist(rmq: Cluster) -> None:
+    """A wait for a group and a topic that does not exist waits for the topic, and says that it never came."""
+    group, later = rmq.group(), rmq.name("created-by-the-first-send")
+    with pytest.raises(TimeoutError, match=r"topic typo does not exist after 0\.1 s: no broker has it"):
+        rmq.wait_consumed(group, "typo", timeout_s=0.1)
+    got: list[bytes] = []
+
+    def handle(message: ReceivedMessage) -> None:
+        got.append(message.body)
+
+    with rmq.client() as client:
+        # of a topic that never comes, which the wait does not name
+        subscribed = {later: "*", rmq.name("never"): "*"}
+        client.push_consumer(group, subscribed, handler=handle, settings=PushSettings(consume_from=From.FIRST)).start()
+
+        def send() -> None:
+            time.sleep(0.3)
+            client.producer().send(Message(later, b"first"))
+
+        with ThreadPoolExecutor(1) as thread:
+            sent = thread.submit(send)
+            rmq.wait_consumed(group, later, timeout_s=DEADLINE_S)
+            assert got == [b"first"]
+            sent.result()
 
 
 def test_emptied_topics(rmq: Cluster) -> None:

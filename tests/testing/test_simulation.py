@@ -109,6 +109,17 @@ async def a_payment(sim: Simulation) -> None:
     assert booked == {"lost-answer", "dead-master", "clock"}
 
 
+def test_topics_that_do_not_exist() -> None:
+    """A wait for a topic that does not exist ends with an error that says so."""
+
+    async def wait(sim: Simulation) -> None:
+        with pytest.raises(TimeoutError, match="topic typo does not exist after 60 s"):
+            await sim.wait_consumed(sim.group(), "typo", timeout_s=60)
+
+    with Simulation(5) as sim:
+        sim.run(wait)
+
+
 def test_what_never_ends() -> None:
     """A run that does not end within its simulated time names the seed."""
 

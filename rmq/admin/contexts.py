@@ -22,6 +22,15 @@ class ContextError(Exception):
     """A context is missing, or its file cannot be used; the text names it."""
 
 
+class BrokenContext(ContextError):
+    """The file of a context is there, but cannot be used."""
+
+    def __init__(self, name: str, path: Path, error: Exception) -> None:
+        mend = f"correct it, or remove it with: rmq-admin context remove {name}"
+        super().__init__(f"context {name}: {path}: {error}; {mend}")
+        self.name = name
+
+
 class Context(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What a context says; None leaves the usual default. The names of files are absolute."""
 
@@ -58,7 +67,7 @@ class Contexts:
         except FileNotFoundError:
             raise ContextError(f"no context {name}; contexts: {', '.join(self.names()) or 'none'}") from None
         except (OSError, msgspec.MsgspecError) as error:
-            raise ContextError(f"{path}: {error}") from None
+            raise BrokenContext(name, path, error) from None
 
     def save(self, name: str, context: Context) -> None:
         self._write(self._path(name), msgspec.json.format(msgspec.json.encode(context), indent=2) + b"\n")

@@ -39,7 +39,7 @@ from rmq.admin.command import (
     addresses,
     seconds,
 )
-from rmq.admin.contexts import ContextError, Contexts
+from rmq.admin.contexts import BrokenContext, ContextError, Contexts
 from rmq.admin.names import ALIASES, INSTEAD, NOT_HERE, NOUNS
 from rmq.admin.overview import DESCRIPTION, EXIT_USAGE, UsageParser, overview
 from rmq.errors import ConfigurationError, NoRoute, NotDelivered, Refused, RequestFailed
@@ -99,7 +99,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         _take(options, options.typed)
     try:
         _complete(options, os.environ)
-    except (ContextError, argparse.ArgumentTypeError) as error:
+    except ContextError as error:
+        print(f"rmq-admin: {error}", file=sys.stderr)
+        sys.exit(EXIT_USAGE)
+    except argparse.ArgumentTypeError as error:
         parser.error(str(error))
     return options
 
@@ -141,14 +144,25 @@ def _complete(options: argparse.Namespace, environ: Mapping[str, str]) -> None:
     """
     options.given = {name: getattr(options, name) for name in ("tlsConfig", "aclTools", "timeout")}
     named = options.context
+    refusal: str | None = None
     if options.command.startswith("context "):
         name = context = None
     else:
         contexts = Contexts.of(environ)
         name = named or environ.get("RMQ_CONTEXT") or contexts.in_use()
-        context = contexts.load(name) if name is not None else None
+        try:
+            context = contexts.load(name) if name is not None else None
+        except BrokenContext as error:
+            has_addresses = getattr(options, "namesrvAddr", None) is not None or environ.get("NAMESRV_ADDR")
+            if named is not None or not has_addresses:
+                raise
+            print(f"rmq-admin: warning: going on without the context in use: {error}", file=sys.stderr)
+            context, refusal = None, f"context {name} cannot be read, so it may be read-only"
+    if context is not None and context.read_only:
+        refusal = f"context {name} is read-only"
     options.context = name
-    options.read_only_context = context is not None and context.read_only
+    #: why changes are refused; None: they are not
+    options.read_only_context = refusal
     from_environ = None if named is not None else environ.get("NAMESRV_ADDR")
     if getattr(options, "namesrvAddr", ()) is None:
         options.namesrvAddr = addresses(from_environ or (context.namesrv if context else DEFAULT_NAMESRV))
@@ -329,7 +343,7 @@ async def _once(call: Call) -> Result:
     try:
         changes = called.is_change(options)
         if changes and options.read_only_context and not options.dry_run:
-            raise ReadOnly(f"context {options.context} is read-only, {options.command} is refused")
+            raise ReadOnly(f"{options.read_only_context}, {options.command} is refused")
         outcome = await called.run(call)
         if changes and options.dry_run:
             return Result(OK)  # each request is printed where it would have been sent

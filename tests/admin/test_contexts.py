@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import stat
 from pathlib import Path
@@ -75,6 +77,35 @@ class PrecedenceTests(ContextCase):
         status, text = ended("topic", "list", "--context", "a")
         self.assertEqual(status, 64)
         self.assertIn("a.json: Object contains unknown field `read_olny`", text)
+
+    def test_broken_file_of_the_context_in_use(self) -> None:
+        """It fails a command with its name and what to do; one that says which servers to ask goes on, and warns."""
+        contexts = Contexts.of(self.environ)
+        contexts.save("a", Context(namesrv="a:1", read_only=True))
+        contexts.use("a")
+        (path,) = self.home.rglob("a.json")
+        path.write_text("{broken")
+        text = f"context a: {path}: JSON is malformed: "
+        mend = "correct it, or remove it with: rmq-admin context remove a\n"
+        for arguments in (("topic", "list"), ("topic", "list", "-n", self.namesrv, "--context", "a")):
+            status, found = ended(*arguments)
+            self.assertEqual((status, found.count("\n")), (64, 1), found)  # no usage
+            self.assertTrue(found.startswith(f"rmq-admin: {text}") and found.endswith(mend), found)
+        warning = f"rmq-admin: warning: going on without the context in use: {text}"
+        out = io.StringIO()
+        with contextlib.redirect_stderr(out):
+            self.assertEqual(self.text("topic", "list"), "no topic")  # with -n
+        self.assertTrue(out.getvalue().startswith(warning) and out.getvalue().endswith(mend), out.getvalue())
+        self.assertEqual(out.getvalue().count("\n"), 1)
+        with contextlib.redirect_stderr(out):
+            refused = self.fails(1, "topic", "create", "T")
+            self.environ["NAMESRV_ADDR"] = "env:3"
+            self.assertEqual(self.options("topic", "list"), (["env:3"], 5.0))
+        self.assertIn("context a cannot be read, so it may be read-only, topic create is refused", refused)
+        with contextlib.redirect_stderr(out):
+            self.text("topic", "create", "T", "--dry-run")
+        contexts.remove("a")
+        self.text("topic", "create", "T")
 
     def test_the_home_of_another_user(self) -> None:
         """Where the context in use cannot be looked up, the line names the variables (here: a loop of links)."""

@@ -332,6 +332,7 @@ def resolve(
         broker_id = 0
     ip1 = broker.broker_ip1 or host_address
     store_address = _ip_of("brokerIP1", ip1, look_up)
+    _refuse_brackets("bindAddress", setup.server.bind_address)
     if broker.broker_ip2:
         _ip_of("brokerIP2", broker.broker_ip2, look_up)
     ha_listen_port = setup.server.listen_port + 1
@@ -427,6 +428,7 @@ def _check_texts(store: StoreConfig) -> None:
 
 def _ip_of(key: str, host: str, look_up: Callable[[str], str]) -> str:
     """Return the IP address of ``host``; a ConfigError when it is neither one nor a name that is known."""
+    _refuse_brackets(key, host)
     try:
         return str(ipaddress.ip_address(host))
     except ValueError:
@@ -435,6 +437,12 @@ def _ip_of(key: str, host: str, look_up: Callable[[str], str]) -> str:
         return look_up(host)
     except (OSError, UnicodeError) as error:
         raise ConfigError(f"{key}={host!r} is no IP address, and no name that this host knows: {error}") from None
+
+
+def _refuse_brackets(key: str, host: str) -> None:
+    """Raise ConfigError for ``[::1]``: brackets separate a port from an address, and these keys have no port."""
+    if host.startswith("["):
+        raise ConfigError(f"{key}={host}: leave the brackets out: {key}={host[1:].partition(']')[0]}")
 
 
 def _refuse_unsupported(setup: BrokerSetup) -> None:

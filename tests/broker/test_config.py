@@ -281,6 +281,13 @@ class ResolveTests(SynchronousTestCase):
                 "Name or service not known",
             )
 
+    def test_brackets(self) -> None:
+        """An IPv6 address in brackets, as it is before a port, is refused with what to write instead."""
+        for key in ("brokerIP1", "brokerIP2", "bindAddress"):
+            for host in ("[2001:db8::1]", "[2001:db8::1]:10911", "[2001:db8::1"):
+                error = self.assertRaises(ConfigError, resolved, f"{key}={host}\n")
+                self.assertEqual(str(error), f"{key}={host}: leave the brackets out: {key}=2001:db8::1")
+
     def test_texts_of_the_store(self) -> None:
         """Hours, delays, networks and the master's address are read before anything is made of them."""
         for entry in (

@@ -14,6 +14,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
+from rmq.broker.topics import RETRY_PREFIX
 from rmq.wire.api.clients import NOTIFY_CONSUMER_IDS_CHANGED, ConsumerGroupHeader
 from rmq.wire.api.common import SubscriptionData
 from rmq.wire.command import RemotingCommand
@@ -24,6 +25,8 @@ MEMBER_EXPIRY_MS = 120_000
 MAX_KEPT_BYTES, MAX_KEPT_BODY_BYTES = 32 << 20, 16 << 10
 #: changes of a group within so many seconds after a notice cause one notice together
 COALESCE_S = 0.05
+#: differences of subscriptions that are said of a group while it has members
+MAX_DIFFERENCES = 100
 
 
 class ClientLink(Protocol):
@@ -141,6 +144,8 @@ class ConsumerGroup:
     members: dict[ClientLink, Member] = attrs.field(factory=dict)
     #: grows with each change of what heartbeats say of the group itself
     revision: int = 0
+    #: what :meth:`differences` has returned: topics, and two expressions each
+    _said: set[tuple[str, frozenset[str]]] = attrs.field(factory=set)
 
     @property
     def client_ids(self) -> list[str]:
@@ -163,6 +168,26 @@ class ConsumerGroup:
         self.members[member.channel] = member
         return joined
 
+    def differences(self, client_id: str, subscriptions: Iterable[SubscriptionData]) -> list[str]:
+        """
+        Return where a member's subscriptions are not those that the group has by others, in words for a log.
+
+        Each difference is returned once, whichever member's heartbeat shows it.
+        """
+        if all(member.client_id == client_id for member in self.members.values()):
+            return []
+        theirs = {subscription.topic: subscription for subscription in subscriptions}
+        found = []
+        for name in sorted(theirs.keys() | self.subscriptions.keys()):
+            member, group = (_expression(table.get(name)) for table in (theirs, self.subscriptions))
+            difference = name, frozenset((member, group))
+            if member == group or name == RETRY_PREFIX + self.name or difference in self._said:
+                continue
+            if len(self._said) < MAX_DIFFERENCES:
+                self._said.add(difference)
+                found.append(f"topic {name}: {client_id} {member}, the group {group}")
+        return found
+
     def subscribe(self, subscriptions: Iterable[SubscriptionData]) -> bool:
         """
         Merge a heartbeat's subscriptions; True when a topic was added or removed.
@@ -183,6 +208,15 @@ class ConsumerGroup:
             self.revision += 1
             changed = True
         return changed
+
+
+def _expression(data: SubscriptionData | None) -> str:
+    """Return a subscription in words, the same for all spellings of the same tags."""
+    if data is None:
+        return "nothing"
+    if data.expression_type not in (None, "", "TAG"):
+        return f"{data.expression_type} {data.sub_string}"
+    return " || ".join(sorted({tag for part in data.sub_string.split("||") if (tag := part.strip())})) or "*"
 
 
 @attrs.define(kw_only=True)

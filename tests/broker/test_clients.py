@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+from twisted.logger import capturedLogs, formatEvent
+
 from rmq.broker.responders.clients import MAX_GROUPS_OF_A_CLIENT
 from rmq.broker.sessions import MEMBER_EXPIRY_MS
 from rmq.wire.codes import LanguageCode
@@ -42,6 +44,21 @@ class HeartbeatTests(ClientCase):
         self.beat(other, "c2")
         self.one.world.run_for(0.1)
         self.assertEqual(len(self.client.requests(40)), 2)
+
+    def test_members_that_subscribe_to_different_things(self) -> None:
+        """The heartbeat of a member with another subscription is a line of the log, those that follow are not."""
+        other = self.one.connect()
+        self.beat(self.client, "c1", "CG", "T")
+        with capturedLogs() as events:
+            for _ in range(3):
+                self.beat(other, "c2", "CG", "U")
+                self.beat(self.client, "c1", "CG", "T")
+        (line,) = [text for one in events if "different things" in (text := formatEvent(one))]
+        self.assertIn(
+            "members of group CG subscribe to different things, so messages are lost: topic T: c2 nothing, the group *;"
+            " topic U: c2 *, the group nothing (heartbeat of c2 from ",
+            line,
+        )
 
     def test_a_group_that_wants_no_notices(self) -> None:
         """notifyConsumerIdsChangedEnable=false of the group is kept."""

@@ -10,6 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.broker.sessions import (
     COALESCE_S,
+    MAX_DIFFERENCES,
     MEMBER_EXPIRY_MS,
     ChangeNotices,
     ConsumerGroup,
@@ -51,6 +52,42 @@ def member(link: Link, *, at_ms: int = 0, client_id: str | None = None) -> Membe
 
 def topic(name: str, version: int = 1, expression: str = "*") -> SubscriptionData:
     return SubscriptionData(topic=name, sub_version=version, sub_string=expression)
+
+
+class DifferenceTests(SynchronousTestCase):
+    """Where members of a group subscribe to different things."""
+
+    def setUp(self) -> None:
+        self.group = ConsumerGroup(name="G")
+
+    def beat(self, name: str, *subscriptions: SubscriptionData) -> list[str]:
+        found = self.group.differences(name, subscriptions)
+        self.group.refresh(member(Link(name), client_id=name))
+        self.group.subscribe(subscriptions)
+        return found
+
+    def test_each_once(self) -> None:
+        """The heartbeat that makes a difference returns it; those that follow, of either member, do not."""
+        self.assertEqual(self.beat("c1", topic("T", 1, "A || B"), topic("%RETRY%G")), [])
+        self.assertEqual(self.beat("c2", topic("T", 2, "B||A"), topic("U", 2)), ["topic U: c2 *, the group nothing"])
+        for _ in range(3):
+            self.assertEqual(self.beat("c1", topic("T", 1, "A || B")), [])
+            self.assertEqual(self.beat("c2", topic("T", 2, "A||B"), topic("U", 2)), [])
+        self.assertEqual(self.beat("c3", topic("T", 3, "C"), topic("U")), ["topic T: c3 C, the group A || B"])
+        self.assertEqual(self.beat("c1", topic("T", 1, "A || B"), topic("U")), [])
+        sql = SubscriptionData(topic="T", sub_version=4, sub_string="a > 1", expression_type="SQL92")
+        self.assertEqual(self.beat("c2", sql, topic("U")), ["topic T: c2 SQL92 a > 1, the group C"])
+
+    def test_alone(self) -> None:
+        """A client that is alone in its group may change what it subscribes to."""
+        self.assertEqual(self.beat("c1", topic("T", 1, "A")), [])
+        self.assertEqual(self.beat("c1", topic("T", 2, "B"), topic("U")), [])
+
+    def test_bound(self) -> None:
+        """A group says so many differences at most while it has members."""
+        self.beat("c1", topic("T"))
+        found = [self.beat("c2", topic("T", n, str(n))) for n in range(2, MAX_DIFFERENCES + 10)]
+        self.assertEqual([len(one) for one in found], [1] * MAX_DIFFERENCES + [0] * 8)
 
 
 class Groups(ConsumerGroups):

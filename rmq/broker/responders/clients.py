@@ -50,7 +50,7 @@ from rmq.wire.api.clients import (
     ProducerTable,
     UnregisterClientHeader,
 )
-from rmq.wire.api.common import SYS_FLAG_UNIT_SUB
+from rmq.wire.api.common import SYS_FLAG_UNIT_SUB, SubscriptionData
 from rmq.wire.codes import ResponseCode
 from rmq.wire.command import RemotingCommand
 
@@ -179,6 +179,7 @@ class ClientResponder:
         subscriptions, trouble = None, None
         if not without_subscriptions:
             subscriptions = [completed(subscription) for subscription in consumer.subscription_data_set or ()]
+            self._say_differences(consumer.group_name, member, subscriptions)
         changed = self._consumers.register(
             consumer.group_name,
             member,
@@ -200,6 +201,19 @@ class ClientResponder:
         if subscriptions is not None:
             trouble = self._filters.register(consumer.group_name, subscriptions)
         return trouble
+
+    def _say_differences(self, name: str, member: Member, subscriptions: list[SubscriptionData]) -> None:
+        """Warn, once each, of members with other subscriptions: the group has the last ones, so messages are lost."""
+        group = self._consumers.find(name)
+        if group is not None and (differences := group.differences(member.client_id, subscriptions)):
+            self._log.warn(
+                "members of group {group} subscribe to different things, so messages are lost: {differences}"
+                " (heartbeat of {client_id} from {peer})",
+                group=name,
+                differences="; ".join(differences),
+                client_id=member.client_id,
+                peer=member.channel.peer,
+            )
 
     def _create_retry_topic(self, consumer: ConsumerData, queues: int) -> None:
         """Create a group's retry topic, for a route before the first retry; a slave gets it from its master."""

@@ -85,8 +85,11 @@ UNREACHABLE_PAUSE_S = 2.0
 MOST_PAUSE_S = 30.0
 #: a queue whose loop has not moved for so long is dropped and taken again
 WATCHDOG_S = 120.0
-#: between two looks at what other members of the group subscribe to
+#: between two looks at what other members of the group subscribe to, and between two after changes of the group
 COMPARE_S = 60.0
+COMPARE_CHANGED_S = 20.0
+#: a difference of subscriptions that was not seen for so long is a new one when it comes back
+FORGET_DIFFERENCE_S = 600.0
 
 _log = logging.getLogger("rmq.client.consumer")
 
@@ -174,6 +177,10 @@ class Member:
         #: heartbeat it has what we subscribe to
         self._changed_at: str | None = None
         self._compared_s = -COMPARE_S
+        #: whether the group has changed since
+        self._is_news = False
+        #: what was logged of subscriptions that differ -> when it was seen last
+        self._differed_s: dict[str, float] = {}
         #: what the last rebalance raised, by topic
         self._failed: dict[str, str] = {}
         self._loops: list[Running] = []
@@ -315,9 +322,14 @@ class Member:
             self._rebalance_now.shut()
             complete = [await self._rebalance_or_log(topic) for topic in list(self._subscriptions)]
             wait_s = self._instance.settings.rebalance_s if all(complete) else AGAIN_S
-            if self._changed_at is not None and self._host.seconds() >= self._compared_s + COMPARE_S:
-                self._compared_s = self._host.seconds()
-                await self._compare(self._changed_at)
+            if self._changed_at is not None:
+                due_s = self._compared_s + (COMPARE_CHANGED_S if self._is_news else COMPARE_S)
+                if self._host.seconds() >= due_s:
+                    self._compared_s = self._host.seconds()
+                    self._is_news = False
+                    await self._compare(self._changed_at)
+                else:
+                    wait_s = min(wait_s, due_s - self._host.seconds())
 
     async def _rebalance_or_log(self, topic: str) -> bool:
         """Rebalance a topic; False and logged, with its traceback once, when the strategy of the user fails."""
@@ -345,7 +357,10 @@ class Member:
             text = "group %s has %d members with our client id %s: only one of them gets messages"
             _log.warning(text, self._group, same, self._instance.client_id)
         differences = differing(self._subscriptions, group.subscription_table)
-        if differences:
+        now_s = self._host.seconds()
+        seen_s = {text: at_s for text, at_s in self._differed_s.items() if now_s < at_s + FORGET_DIFFERENCE_S}
+        self._differed_s = seen_s | dict.fromkeys(differences, now_s)
+        if any(text not in seen_s for text in differences):
             text = "members of group %s subscribe to different things, so messages are lost: %s (broker %s)"
             _log.warning(text, self._group, "; ".join(differences), addr)
 
@@ -776,6 +791,7 @@ class Member:
         if command.code == NOTIFY_CONSUMER_IDS_CHANGED.code:
             if command.ext_fields.get("consumerGroup") == self._group:
                 self._changed_at = addr
+                self._is_news = True
                 self._rebalance_now.open()
                 return _nothing()
         elif command.code == RESET_CONSUMER_CLIENT_OFFSET.code:

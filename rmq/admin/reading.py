@@ -61,6 +61,10 @@ class Source:
             self._is_silent = False
             self._call.terminal.warn(f"rmq-admin: broker {self._broker_name} answers again, at {self.addr}")
 
+    def may_pass(self, error: Refused) -> bool:
+        """Whether a refusal may be over soon; a slave in place of its master may not have a new topic yet."""
+        return error.code in _PASSING or (self._is_silent and error.code == ResponseCode.TOPIC_NOT_EXIST)
+
     async def failed(self, error: RequestFailed) -> None:
         """Say once that the broker does not answer; wait, and look where it is now."""
         if not self._is_silent:
@@ -87,7 +91,7 @@ async def follow(
         try:
             answer = await _pull(call, queue, source.addr, offset, subscribed)
         except (RequestTimeout, Unreachable, Refused) as error:
-            if isinstance(error, Refused) and error.code not in _PASSING:
+            if isinstance(error, Refused) and not source.may_pass(error):
                 raise
             await source.failed(error)
             continue

@@ -1019,6 +1019,19 @@ class MessageTests(ClusterCase):
         self.assertEqual(self.world.settle(done).status, 0)
         self.assertEqual(sorted(self.emitted), ["broker-a:0 0", "broker-a:0 1", "broker-a:1 0", "broker-a:1 1"])
 
+    def test_follow_past_a_slave_without_the_topic(self) -> None:
+        """A slave that does not have a new topic yet does not end a `tail`: it goes on when the master is back."""
+        done = self.following("--count", "2")
+        self.world.run_for(3)
+        self.cluster.members[0].node.kill()
+        self.world.run_for(20)
+        self.assertNoResult(done)
+        self.cluster.members[0].node.start()
+        self.world.run_for(10)
+        self.assertEqual(self.warned[1:], [f"rmq-admin: broker broker-a answers again, at {self.broker}"])
+        self.send("orders", 2)
+        self.assertEqual(self.world.settle(done).status, 0)
+
     def test_follow_ends(self) -> None:
         """A broker that never answered ends a `tail`, and so does one that has no such topic any more."""
         done = self.following()

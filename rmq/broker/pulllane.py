@@ -80,12 +80,15 @@ def add_pull_lane(
 
 
 class _PullCommand(msgspec.Struct, rename={"ext_fields": "extFields"}):
-    """A JSON header of a pull, read in one go."""
+    """A JSON header of a pull, read in one go; all that `rmq.wire.command` reads, so that it refuses no less."""
 
     code: Int32
     opaque: Int32
     ext_fields: PullMessageHeader
     flag: Int32 = 0
+    version: Int32 = 0
+    language: str | int | None = None
+    remark: str | None = None
 
 
 _decode = msgspec.json.Decoder(_PullCommand, strict=False).decode

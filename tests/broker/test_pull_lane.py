@@ -175,6 +175,26 @@ class PullLaneTests(LaneCase):
         one.service.settings.setup = setup_of({"brokerPermission": "2"})
         self.assertEqual(pull(), (16, 8))
 
+    def test_a_header_that_is_no_header(self) -> None:
+        """A pull whose header cannot be read closes its connection, whatever the lane makes of its fields."""
+        for field in (
+            '"version":"x"',
+            '"version":null',
+            '"language":1.5',
+            '"language":{}',
+            '"remark":5',
+            '"code":"11"',
+        ):
+            peers = [peer_of(one) for one in self.sides]
+            header = encode_command(RemotingCommand(11, version=409, ext_fields=pull_ext()))[PREFIX.size : -1]
+            header += f",{field}}}".encode()
+            answers = []
+            for peer in peers:
+                peer.send(PREFIX.pack(4 + len(header), len(header)) + header)
+                answers.append([*map(encode_command, peer.received()), peer.is_cut])
+            self.assertEqual(answers[0], answers[1], field)
+            self.assertEqual(answers[0] == [True], field == '"version":"x"', field)
+
     def test_a_queue_that_is_not_there(self) -> None:
         """A consumer whose pulls are known is refused for a queue that its topic does not have."""
         peers = [peer_of(one) for one in self.sides]

@@ -141,8 +141,8 @@ class FlowControl:
 
     @property
     def waiting_sends(self) -> int:
-        """How many sends wait for the disk."""
-        return self._store.waiting_puts
+        """How many sends wait for the disk; to the store those that a lane wrote together are one put."""
+        return max(self._kinds["sends"].line.waiting, self._store.waiting_puts)
 
     @property
     def waiting_ends(self) -> int:
@@ -184,7 +184,7 @@ class FlowControl:
         config, store = self._settings.setup, self._store
         waiting = kind.line.waiting
         if kind.name == "sends":
-            waiting = store.waiting_puts
+            waiting = self.waiting_sends
             if (
                 store.unsynced_bytes > MAX_UNSYNCED_BYTES
                 and store.sync_age_ms > config.store.os_page_cache_busy_time_out_mills

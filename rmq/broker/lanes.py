@@ -125,6 +125,8 @@ class SendLane:
             batch.unknown and self.learn(batch.unknown) and batch.parse(data, position, self._known, host)
         ):
             return position, 0
+        if later is not None and not later.has_room(batch.requests - batch.one_way):
+            return position, 0
         if not store.append_many(batch, self._store_host):
             return position, 0
         if later is not None:
@@ -144,7 +146,9 @@ class SendLane:
         began_s = 0.0 if later is None else later.clock.seconds()
         batch.begin()
         taken = [number for number, (data, channel) in enumerate(chunks) if batch.add(data, known, channel.peer_host)]
-        if not taken or not store.append_many(batch, self._store_host):
+        if not taken or (later is not None and not later.has_room(batch.requests - batch.one_way)):
+            return answers, 0
+        if not store.append_many(batch, self._store_host):
             return answers, 0
         stored = zip(taken, batch.answers_of_each(self.counted if later is None else None), strict=False)
         if later is None:
@@ -178,7 +182,7 @@ class SendLane:
             or self._store.queue_deletions != self._deletions
         ):
             self._forget()
-        return self._accepts and not (self._later is not None and self._later.is_full)
+        return self._accepts and (self._later is None or self._later.has_room(1))
 
     def park(self, delays_ms: tuple[int, ...]) -> None:
         """Store half messages and delayed messages, too, each in the queue in which it waits."""
@@ -275,11 +279,10 @@ class Waits:
     code: int
     waiting: int
 
-    @property
-    def is_full(self) -> bool:
-        """Whether no more may wait: MAX_WAITING_ANSWERS do, or as many as the line of the code allows."""
+    def has_room(self, more: int) -> bool:
+        """Return whether so many further requests may wait: up to MAX_WAITING_ANSWERS, and to the limit of the line."""
         line = self.table.line_of(self.code)
-        return self.waiting >= MAX_WAITING_ANSWERS or (line is not None and line.waiting >= line.limit)
+        return self.waiting + more <= MAX_WAITING_ANSWERS and (line is None or line.waiting + more <= line.limit)
 
     def wait(self, more: int) -> None:
         """Count requests that wait, or, with a number below 0, wait no more."""

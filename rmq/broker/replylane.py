@@ -108,7 +108,7 @@ class ReplyLane(Waits):
     def __call__(self, data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
         """See :class:`rmq.remoting.responders.ChunkLane`."""
         if self._settings.setup.broker.store_reply_message_enable:
-            while position < len(data) and not self.is_full:
+            while position < len(data) and self.has_room(1):
                 stop = self._push(data, position, channel)
                 if not stop:
                     break

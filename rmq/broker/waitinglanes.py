@@ -76,7 +76,7 @@ def add_waiting_lanes(
     moves = _compiled.MoveBatch(TRANS_HALF_TOPIC, _OP_TEXT, AROUND_DONE, host, rng.randrange, later is not None, hides)
     stored = StoredRecords(store)
     table.add_chunk_lane(EndLane(settings, store, stored, sends, moves, later))
-    table.add_chunk_lane(SendBackLane(settings, store, stored, sends, moves, delays_ms, topics, groups, stats))
+    table.add_chunk_lane(SendBackLane(table, settings, store, stored, sends, moves, delays_ms, topics, groups, stats))
 
 
 class StoredRecords:
@@ -122,10 +122,12 @@ class EndLane:
         moves, later = self._moves, self._later
         moves.begin()
         stops: list[int] = []
-        if later is None or not later.is_full:
+        if later is None or later.has_room(1):
             stop = position
             while len(stops) < MAX_TOGETHER and (stop := self._add(data, stop)):
                 stops.append(stop)
+        if later is not None and not later.has_room(len(stops)):
+            return position, 0
         count = self._store.append_many(moves, self._store_host) if stops else 0
         if not count:
             return position, 0
@@ -142,13 +144,15 @@ class EndLane:
         began_s = 0.0 if later is None else later.clock.seconds()
         moves.begin()
         taken = []
-        if later is None or not later.is_full:
+        if later is None or later.has_room(1):
             for number, (data, _) in enumerate(chunks[:MAX_TOGETHER]):
                 stop = self._add(data, 0)
                 if stop == len(data):
                     taken.append(number)
                 elif stop:
                     moves.drop()
+        if later is not None and not later.has_room(len(taken)):
+            taken = []
         answers, count = stored_together(self._store, self._store_host, moves, taken, len(chunks), self._sends.counted)
         if later is None:
             return answers, count
@@ -182,6 +186,7 @@ class SendBackLane:
 
     def __init__(
         self,
+        table: ResponderTable,
         settings: Settings,
         store: MessageStore,
         stored: StoredRecords,
@@ -192,6 +197,7 @@ class SendBackLane:
         groups: SubscriptionGroupTable,
         stats: BrokerStats,
     ) -> None:
+        self._table = table
         self._settings = settings
         self._store = store
         self._stored = stored
@@ -249,6 +255,9 @@ class SendBackLane:
 
     def _add(self, found: tuple[int, int, int, str, int | None, int, int]) -> tuple[str, str] | None:
         """Add what a request stores; return its group and the message's topic, None for one that is not ordinary."""
+        line = self._table.line_of(self.code)
+        if line is not None and line.waiting >= line.limit:  # of sends, which have the same queue in front of them
+            return None
         _, opaque, version, group_name, most, level, phy_offset = found
         retry_name = RETRY_PREFIX + group_name
         group, topic = self._groups.get(group_name), self._topics.get(retry_name)

@@ -363,6 +363,37 @@ class WaitingLaneTests(SynchronousTestCase):
             self.assertEqual([each.code for each in two.peers[0].received()], [0] * 5)
         two.end()
 
+    def test_a_read_that_exceeds_a_limit(self) -> None:
+        """As many requests of one read wait as the configured queues allow; the others, retries too, are refused."""
+        two = Two(self, **FLUSH, sendThreadPoolQueueCapacity="3", endTransactionPoolQueueCapacity="3")
+        (half,) = two.ask(RemotingCommand(310, ext_fields=half_ext()))
+        offset = int(half.ext_fields["msgId"][16:], 16)
+        send, back = send_ext(props="TAGS\x01a"), RemotingCommand(36, ext_fields=back_ext(offset))
+        for code, ext in ((310, send), (37, end_ext(half))):
+            taken = two.taken[code]
+            answers = two.ask(*(RemotingCommand(code, ext_fields=ext) for _ in range(5)))
+            self.assertEqual([each.code for each in answers], [2, 2, 0, 0, 0])
+            self.assertEqual(two.taken[code], taken)
+            self.assertEqual(len(two.ask(*(RemotingCommand(code, ext_fields=ext) for _ in range(3)))), 3)
+            self.assertGreater(two.taken[code], taken)
+            frame = encode_command(RemotingCommand(code, ext_fields=ext))
+            chunks = [(frame, two.peers[0].channel)] * 4
+            self.assertEqual(two.lanes[code].together(chunks), ([None] * 4, 0))
+        answers = two.ask(*(RemotingCommand(310, ext_fields=send) for _ in range(3)), back)
+        self.assertEqual([each.code for each in answers], [2, 0, 0, 0])
+        self.assertEqual([each.code for each in two.ask(back)], [0])
+        two.end()
+
+    def test_sends_that_wait_are_counted(self) -> None:
+        """Flow control and brokerStatus count each request that was written together with others."""
+        two = Two(self, **FLUSH)
+        for side, peer in zip(two.sides, two.peers, strict=True):
+            peer.send(b"".join(encode_command(RemotingCommand(310, ext_fields=send_ext())) for _ in range(5)))
+            self.assertEqual(side.one.service.flow.waiting_sends, 5)
+            side.one.world.run_for(0.05)
+            self.assertEqual((len(peer.received()), side.one.service.flow.waiting_sends), (5, 0))
+        two.end()
+
     def test_what_clients_do(self) -> None:
         """Half messages and their ends, delayed messages, each retry of a message up to the last: lanes take them."""
         two = Two(self)

@@ -194,7 +194,10 @@ class Reader:
             count = high - queue_offset
         units, at = queue.block, (queue_offset - queue.block_offset) * CQ_UNIT_BYTES
         if at < 0 or at + count * CQ_UNIT_BYTES > len(units):
-            units, at = self._read_block(queue, queue_offset, count), 0
+            try:
+                units, at = self._read_block(queue, queue_offset, count), 0
+            except DiskError:
+                return None  # the reference says what is wrong
             if not units:
                 return None
         (first,) = _I64_AT(units, at)

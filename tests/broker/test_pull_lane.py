@@ -14,6 +14,8 @@ from rmq.broker import pulllane
 from rmq.broker.longpoll import HeldPull
 from rmq.broker.pulllane import PullLane
 from rmq.remoting.channel import Channel
+from rmq.runtime.disk.error import DiskError
+from rmq.store.consumequeue import ConsumeQueue
 from rmq.wire.command import ONEWAY, RemotingCommand, decode_commands, encode_command
 from rmq.wire.frames import PREFIX
 from rmq.wire.record import decode_records
@@ -194,6 +196,27 @@ class PullLaneTests(LaneCase):
                 answers.append([*map(encode_command, peer.received()), peer.is_cut])
             self.assertEqual(answers[0], answers[1], field)
             self.assertEqual(answers[0] == [True], field == '"version":"x"', field)
+
+    def test_a_queue_that_cannot_be_read(self) -> None:
+        """A consumer of a queue whose file cannot be read hears why, and keeps its connection."""
+        peers = [peer_of(one) for one in self.sides]
+        for one in self.sides:
+            store = one.service.store
+            store.write_buffers()
+            queue = store.ordinary_queue("T", 0)
+            assert queue is not None
+            queue.drop_block()
+
+        def fail(*_: object) -> bytes:
+            raise DiskError("/store/consumequeue/T/0", "Input/output error")
+
+        self.patch(ConsumeQueue, "read", fail)
+        stream = encode_command(RemotingCommand(11, 6, version=409, ext_fields=pull_ext()))
+        for peer in peers:
+            peer.send(stream)
+        answers = [[(each.code, each.remark) for each in peer.received()] for peer in peers]
+        self.assertEqual(answers, [[(1, "/store/consumequeue/T/0: Input/output error")]] * 2)
+        self.assertEqual([peer.is_cut for peer in peers], [False, False])
 
     def test_a_queue_that_is_not_there(self) -> None:
         """A consumer whose pulls are known is refused for a queue that its topic does not have."""

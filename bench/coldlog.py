@@ -12,7 +12,7 @@ from tests.real.peers import Broker
 #: process_madvise(2), and MADV_PAGEOUT
 _PROCESS_MADVISE, _PAGEOUT = 440, 21
 #: a hypervisor that takes the freed memory back stops the processors meanwhile
-SETTLE_S = 8.0
+SETTLE_S = 6.0
 MAX_CACHED = 0.3
 _STEP_BYTES = 64 * 1024
 

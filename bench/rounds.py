@@ -69,7 +69,7 @@ class Candidate:
     """
     A server under its name in the table; ``processes`` run only while it is measured.
 
-    With ``is_steady`` the first round is enough: it only says what the machine asks for the same bytes.
+    With ``is_steady`` one window is enough: it only says what the machine asks for the same bytes.
     """
 
     name: str
@@ -212,7 +212,7 @@ def measure(
         for candidate in order:
             found[candidate.name].append([])
         if there_and_back:
-            order += reversed(order)
+            order += [candidate for candidate in reversed(order) if not candidate.is_steady]
         elif number % 2:
             order.reverse()
         for candidate in order:

@@ -98,7 +98,7 @@ OWN = ("beside",)
 MIXED_SHARE, WAKE_RATE, DELAYED_RATE = 0.6, 500.0, 5000.0
 #: delayed messages of one second, all due within the next, and sends beside their delivery
 BACKLOG_RATE, BESIDE_RATE = 20_000.0, 1000.0
-BESIDES_S = 1.5
+BESIDES_S = 1.0
 #: a window that only shows how long an answer is
 LOOK_S = 0.1
 #: what a slave that comes back has to copy
@@ -640,7 +640,7 @@ GROUPS_OF_ROWS = (
         for size, rate in ((256, 2.0), (1024, 2.8))
     ),
     Group(
-        "cold", start_brokers(), (Row("sends beside a cold consumer", {"beside": 2.0}, cold, window_s=2.0, visits=3),)
+        "cold", start_brokers(), (Row("sends beside a cold consumer", {"beside": 2.0}, cold, window_s=2.0, visits=2),)
     ),
     Group(
         "access control",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from random import Random
 from typing import Any
 
@@ -426,3 +428,52 @@ class Pair:
         for record in broker.store.get(TOPIC, queue_id, offset, 1).messages:
             return decode_records(record)[0].body
         return None
+
+
+class FaultsOfSeeds:
+    """Tests of a pair through faults that each of ``seeds`` draws; four in a row meet all that differs between them."""
+
+    seeds: range
+    subTest: Callable[..., AbstractContextManager[None]]
+
+    def run_seed(self, seed: int, *, power: bool = True, hard: bool = False, **options: Any) -> None:
+        pair = Pair(seed, **options)
+        pair.world.run_until(pair.is_whole, 60, "a whole group")
+        for _ in range(60):
+            for _ in range(pair.rng.randrange(12)):
+                pair.send()
+                pair.read_some()
+                pair.world.run_for(pair.rng.choice((0.0, 0.01, 0.3)))
+            if pair.rng.random() < 0.4:
+                pair.fault(power=power)
+            if hard and pair.rng.random() < 0.4:
+                pair.hard_fault()
+            for _ in range(pair.rng.choice((1, 4, 20, 48)) if hard else 0):
+                pair.world.run_for(0.25)
+                pair.look()
+            if not hard:
+                pair.world.run_for(pair.rng.choice((0.1, 1.0, 5.0, 12.0)))
+            assert not pair.violations, "\n".join(pair.violations[:20])
+        pair.rest()
+        pair.check()
+
+    def test_faults_lose_nothing_that_is_on_disk(self) -> None:
+        """SYNC_FLUSH: no fault of the list takes what was answered with SEND_OK, or what a consumer has seen."""
+        for seed in self.seeds:
+            with self.subTest(seed=seed):
+                self.run_seed(seed, flush="SYNC_FLUSH", brokers=2 + seed % 2)
+
+    def test_with_more_faults_nothing_is_lost(self) -> None:
+        """Full disks, orderly stops, steps of clocks, tools, requests and answers of the controller that come late."""
+        for seed in self.seeds:
+            with self.subTest(seed=seed):
+                if seed % 2:
+                    self.run_seed(seed, hard=True, power=False, brokers=2 + seed // 2 % 2)
+                else:
+                    self.run_seed(seed, hard=True, flush="SYNC_FLUSH", brokers=2 + seed // 2 % 2)
+
+    def test_without_power_failures_nothing_is_lost(self) -> None:
+        """ASYNC_FLUSH: what was answered with SEND_OK is in the memory of both machines."""
+        for seed in self.seeds:
+            with self.subTest(seed=seed):
+                self.run_seed(seed, power=False, brokers=2 + seed % 2)

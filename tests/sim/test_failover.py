@@ -15,9 +15,7 @@ from rmq.store.epochs import load_epochs
 from rmq.wire.api.register_body import RegisterBrokerBody
 from rmq.wire.api.routes import RegisterBrokerHeader
 from rmq.wire.codes import ResponseCode
-from tests.sim.failover import PORT, ROOT, Pair, Sent
-
-SEEDS = range(6)
+from tests.sim.failover import PORT, ROOT, FaultsOfSeeds, Pair, Sent
 
 
 class FailoverTests(TestCase):
@@ -389,44 +387,8 @@ class FailoverTests(TestCase):
         pair.rest()
         pair.check()
 
-    def run_seed(self, seed: int, *, power: bool = True, hard: bool = False, **options: Any) -> None:
-        pair = Pair(seed, **options)
-        pair.world.run_until(pair.is_whole, 60, "a whole group")
-        for _ in range(60):
-            for _ in range(pair.rng.randrange(12)):
-                pair.send()
-                pair.read_some()
-                pair.world.run_for(pair.rng.choice((0.0, 0.01, 0.3)))
-            if pair.rng.random() < 0.4:
-                pair.fault(power=power)
-            if hard and pair.rng.random() < 0.4:
-                pair.hard_fault()
-            for _ in range(pair.rng.choice((1, 4, 20, 48)) if hard else 0):
-                pair.world.run_for(0.25)
-                pair.look()
-            if not hard:
-                pair.world.run_for(pair.rng.choice((0.1, 1.0, 5.0, 12.0)))
-            assert not pair.violations, "\n".join(pair.violations[:20])
-        pair.rest()
-        pair.check()
 
-    def test_faults_lose_nothing_that_is_on_disk(self) -> None:
-        """SYNC_FLUSH: no fault of the list takes what was answered with SEND_OK, or what a consumer has seen."""
-        for seed in SEEDS:
-            with self.subTest(seed=seed):
-                self.run_seed(seed, flush="SYNC_FLUSH", brokers=2 + seed % 2)
+class SeedTests(FaultsOfSeeds, TestCase):
+    """Some seeds; tests/campaign has others."""
 
-    def test_with_more_faults_nothing_is_lost(self) -> None:
-        """Full disks, orderly stops, steps of clocks, tools, requests and answers of the controller that come late."""
-        for seed in SEEDS:
-            with self.subTest(seed=seed):
-                if seed % 2:
-                    self.run_seed(seed, hard=True, power=False, brokers=2 + seed // 2 % 2)
-                else:
-                    self.run_seed(seed, hard=True, flush="SYNC_FLUSH", brokers=2 + seed // 2 % 2)
-
-    def test_without_power_failures_nothing_is_lost(self) -> None:
-        """ASYNC_FLUSH: what was answered with SEND_OK is in the memory of both machines."""
-        for seed in SEEDS:
-            with self.subTest(seed=seed):
-                self.run_seed(seed, power=False, brokers=2 + seed % 2)
+    seeds = range(2)

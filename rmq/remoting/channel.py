@@ -229,9 +229,6 @@ class Channel:
             return
         self._end(reason)
         self._transport.unregisterProducer()
-        if self._paused:
-            # A TLS connection ends when the peer's end is read, and no producer resumes reading any more.
-            self._transport.resumeProducing()
         self._cut = self._clock.callLater(CLOSE_GRACE_S, self._transport.abortConnection)
         self._transport.loseConnection()
 

@@ -37,7 +37,7 @@ class Joins:
 
 
 class Member(asyncio.Protocol):
-    """One consumer; ``known`` is how many members it was last told of."""
+    """One consumer; ``known`` is how many members the last list had."""
 
     def __init__(self, joins: Joins, joined: asyncio.Future[None]) -> None:
         self._joins = joins

@@ -25,7 +25,7 @@ MEMBER_EXPIRY_MS = 120_000
 MAX_KEPT_BYTES, MAX_KEPT_BODY_BYTES = 32 << 20, 16 << 10
 #: changes of a group within so many seconds after a notice cause one notice together
 COALESCE_S = 0.05
-#: differences of subscriptions that are said of a group while it has members
+#: how many differences of subscriptions are logged of a group while it has members
 MAX_DIFFERENCES = 100
 
 
@@ -185,7 +185,7 @@ class ConsumerGroup:
                 continue
             if len(self._said) < MAX_DIFFERENCES:
                 self._said.add(difference)
-                found.append(f"topic {name}: {client_id} {member}, the group {group}")
+                found.append(f"topic {name}: {client_id} subscribes to {member}, the group to {group}")
         return found
 
     def subscribe(self, subscriptions: Iterable[SubscriptionData]) -> bool:

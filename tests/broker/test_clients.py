@@ -55,8 +55,9 @@ class HeartbeatTests(ClientCase):
                 self.beat(self.client, "c1", "CG", "T")
         (line,) = [text for one in events if "different things" in (text := formatEvent(one))]
         self.assertIn(
-            "members of group CG subscribe to different things, so messages are lost: topic T: c2 nothing, the group *;"
-            " topic U: c2 *, the group nothing (heartbeat of c2 from ",
+            "members of group CG subscribe to different things, so messages are lost:"
+            " topic T: c2 subscribes to nothing, the group to *; topic U: c2 subscribes to *, the group to nothing"
+            " (heartbeat of c2 from ",
             line,
         )
 

@@ -69,14 +69,18 @@ class DifferenceTests(SynchronousTestCase):
     def test_each_once(self) -> None:
         """The heartbeat that makes a difference returns it; those that follow, of either member, do not."""
         self.assertEqual(self.beat("c1", topic("T", 1, "A || B"), topic("%RETRY%G")), [])
-        self.assertEqual(self.beat("c2", topic("T", 2, "B||A"), topic("U", 2)), ["topic U: c2 *, the group nothing"])
+        self.assertEqual(
+            self.beat("c2", topic("T", 2, "B||A"), topic("U", 2)), ["topic U: c2 subscribes to *, the group to nothing"]
+        )
         for _ in range(3):
             self.assertEqual(self.beat("c1", topic("T", 1, "A || B")), [])
             self.assertEqual(self.beat("c2", topic("T", 2, "A||B"), topic("U", 2)), [])
-        self.assertEqual(self.beat("c3", topic("T", 3, "C"), topic("U")), ["topic T: c3 C, the group A || B"])
+        self.assertEqual(
+            self.beat("c3", topic("T", 3, "C"), topic("U")), ["topic T: c3 subscribes to C, the group to A || B"]
+        )
         self.assertEqual(self.beat("c1", topic("T", 1, "A || B"), topic("U")), [])
         sql = SubscriptionData(topic="T", sub_version=4, sub_string="a > 1", expression_type="SQL92")
-        self.assertEqual(self.beat("c2", sql, topic("U")), ["topic T: c2 SQL92 a > 1, the group C"])
+        self.assertEqual(self.beat("c2", sql, topic("U")), ["topic T: c2 subscribes to SQL92 a > 1, the group to C"])
 
     def test_alone(self) -> None:
         """A client that is alone in its group may change what it subscribes to."""

@@ -203,7 +203,7 @@ class ClientResponder:
         return trouble
 
     def _say_differences(self, name: str, member: Member, subscriptions: list[SubscriptionData]) -> None:
-        """Warn, once each, of members with other subscriptions: the group has the last ones, so messages are lost."""
+        """Warn, once each, of members with other subscriptions: the group has the newest, so messages are lost."""
         group = self._consumers.find(name)
         if group is not None and (differences := group.differences(member.client_id, subscriptions)):
             self._log.warn(

@@ -134,7 +134,10 @@ def test_apaches_integration_tests_pass(site: Site, tmp_path: Path) -> None:
     at_namesrv, *at_brokers = ports = [free_port() for _ in range(3)]
     namesrv = start_namesrv(site, at_namesrv)
     for name, port in zip(("broker-a", "broker-b"), at_brokers, strict=True):
-        start_broker(site, name, namesrv.addr, port, brokerName=name, enablePropertyFilter=True)
+        # Half messages become old enough (6 s) and are checked within the 45 s that TransactionalMsgIT waits here; with
+        # Apache's 60 s between two rounds it is a matter of chance.
+        conf = {"enablePropertyFilter": True, "transactionCheckInterval": 5_000}
+        start_broker(site, name, namesrv.addr, port, brokerName=name, **conf)
     until("both are registered", lambda: metrics(at_namesrv).get("rocketmq_namesrv_active_brokers") == 2)
     wrong = run(tmp_path / "first", namesrv.port, [names[n::JVMS] for n in range(JVMS)])
     if wrong:

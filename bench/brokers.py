@@ -134,6 +134,11 @@ def _replicates(master: Broker, slave: Broker) -> bool:
         return sent and other.max_offset(SENT, 0) > 0
 
 
+def unique_key(digits: str) -> str:
+    """Return the unique key of a message in FILLED; ``digits`` are the six of its number, or stand for them."""
+    return "0" * 26 + digits
+
+
 def fill(broker: Broker) -> None:
     """Send the messages that pulls find, one after the other; one in four has the tag, and the property, asked for."""
     body = b"x" * BODY_BYTES
@@ -141,7 +146,7 @@ def fill(broker: Broker) -> None:
         for number in range(MESSAGES):
             part = number // QUEUES % 4
             tag = "TagA" if part == 0 else "TagB"
-            properties = {"UNIQ_KEY": f"{number:032X}", "WAIT": "true", "TAGS": tag, "part": str(part)}
+            properties = {"UNIQ_KEY": unique_key(f"{number:06}"), "WAIT": "true", "TAGS": tag, "part": str(part)}
             answer = probe.send_message(FILLED, number % QUEUES, body, **properties)
             assert answer.code == 0, answer
 

@@ -143,9 +143,13 @@ def reply_template(path: Path, topic: str, body_bytes: int) -> Path:
     return _write(path, _header(325, fields), [_noise(body_bytes)], 1)
 
 
-def plain_template(path: Path, code: int, fields: Mapping[str, object], body: bytes = b"") -> Path:
-    """A request that is the same each time but for ``@Q@``, a queue id, and ``@T@``, the time in ms."""
-    return _write(path, _header(code, fields), [body] if body else [], 1)
+def plain_template(path: Path, code: int, fields: Mapping[str, object], body: bytes = b"", keys: int = 1) -> Path:
+    """
+    A request that is the same each time but for ``@Q@``, a queue id, ``@T@``, the time in ms, and ``@K@``.
+
+    That is a random number below ``keys``, in six digits.
+    """
+    return _write(path, _header(code, fields), [body] if body else [], keys)
 
 
 def signed_template(

@@ -33,6 +33,7 @@ from bench.brokers import (
     GROUPS,
     HEARTBEAT,
     HELD,
+    MESSAGES,
     SENT,
     Members,
     Started,
@@ -41,6 +42,7 @@ from bench.brokers import (
     start,
     start_elected,
     start_guarded,
+    unique_key,
     warm_seconds,
 )
 from bench.coldlog import evict
@@ -376,10 +378,6 @@ def both_masters(stage: Stage) -> One:
 _OFFSET: dict[str, object] = {"consumerGroup": "many", "topic": SENT}
 
 
-#: the unique key of the first message in FILLED
-_KEY: dict[str, object] = {"topic": FILLED, "key": f"{0:032X}", "_UNIQUE_KEY_QUERY": "true"}
-
-
 def pull_rows() -> list[Row]:
     kinds = (("", "all", asked(2.0, 0.4)), (" by tag", "tag", asked(2.0, 0.4)), (" by SQL92", "sql", asked(1.5, 0.6)))
     rows = []
@@ -423,18 +421,21 @@ def consumer_rows() -> list[Row]:
 def question_rows() -> list[Row]:
     """Return rows of what members of ordered groups, tools and exporters ask."""
     queues = [{"topic": SENT, "brokerName": "broker-a", "queueId": queue} for queue in range(QUEUES)]
+    by_key: dict[str, object] = {"topic": FILLED, "key": unique_key("@K@"), "_UNIQUE_KEY_QUERY": "true"}
+    by_key |= {"maxNum": 32, "beginTimestamp": 0, "endTimestamp": 2**62}
     locked = json.dumps({"consumerGroup": "many", "clientId": "127.0.0.1@1", "mqSet": queues}).encode()
     questions: dict[str, tuple[int, dict[str, object], bytes]] = {
         f"lock {QUEUES} queues": (41, {}, locked),
         "largest offset": (30, {"topic": SENT, "queueId": "@Q@"}, b""),
         "offset by time": (29, {"topic": FILLED, "queueId": "@Q@", "timestamp": 1}, b""),
-        "messages by key": (12, {**_KEY, "maxNum": 32, "beginTimestamp": 0, "endTimestamp": 2**62}, b""),
+        "messages by key": (12, by_key, b""),
         "message by its offset": (33, {"offset": 0}, b""),
         f"offsets of a topic, {QUEUES} queues": (202, {"topic": SENT}, b""),
         f"offsets of a group, {QUEUES} queues": (208, {"consumerGroup": "many", "topic": SENT}, b""),
     }
+    make = partial(plain_template, keys=MESSAGES)
     return [
-        load(f"{name} c16d1", partial(plain_template, code=code, fields=fields, body=body), asked(1.0, 0.6))
+        load(f"{name} c16d1", partial(make, code=code, fields=fields, body=body), asked(1.0, 0.6))
         for name, (code, fields, body) in questions.items()
     ]
 

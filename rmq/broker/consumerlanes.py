@@ -86,13 +86,15 @@ class KnownLane(Generic[K]):
     """
     See :class:`rmq.remoting.responders.ChunkLane`.
 
-    A request is decoded when it is first met; others whose headers differ in nothing but the number of ``name`` and
-    the opaque say the same.
+    A request is decoded when it is first met; others whose headers differ in nothing but the number of ``name``, the
+    string of ``text`` and the opaque say the same.
     """
 
     contract: Contract[Any, Any, Any, Any]
     #: of the field with the number
     name: bytes | None = None
+    #: of the field with the string, of a lane that has ``name``
+    text: bytes | None = None
     takes_one_way = False
 
     def __init__(self) -> None:
@@ -104,7 +106,16 @@ class KnownLane(Generic[K]):
 
     def __call__(self, data: bytes, position: int, answers: list[bytes], channel: Channel) -> tuple[int, int]:
         answered: tuple[int, int] = _compiled.answer_known(
-            data, position, self.name, self._known, self._learn, self.answer, AROUND_DONE, answers, MAX_COLLECTED_BYTES
+            data,
+            position,
+            self.name,
+            self.text,
+            self._known,
+            self._learn,
+            self.answer,
+            AROUND_DONE,
+            answers,
+            MAX_COLLECTED_BYTES,
         )
         return answered
 
@@ -122,7 +133,7 @@ class KnownLane(Generic[K]):
         return asked
 
     def what(self, header: Any) -> K:
-        """Return what a header says beside its numbers."""
+        """Return what a header says beside its number and its string."""
         raise NotImplementedError
 
     def answer(self, what: K, opaque: int, number: int = 0) -> bytes | None:

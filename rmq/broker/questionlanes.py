@@ -133,6 +133,8 @@ class KeyLane(KnownLane[QueryMessageHeader]):
     """Answer with the messages of a key, where there are any."""
 
     contract = QUERY_MESSAGE
+    name = b"beginTimestamp"
+    text = b"key"
 
     def __init__(self, queries: QueryResponder) -> None:
         super().__init__()
@@ -142,9 +144,9 @@ class KeyLane(KnownLane[QueryMessageHeader]):
         asked: QueryMessageHeader = header
         return asked
 
-    def answer(self, what: QueryMessageHeader, opaque: int, number: int = 0) -> bytes | None:
+    def answer(self, what: QueryMessageHeader, opaque: int, number: int = 0, text: str = "") -> bytes | None:
         try:
-            found = self._queries.find(what)
+            found = self._queries.find(what, text, number)
         except DiskError:
             return None
         messages = b"".join(found.messages)

@@ -634,13 +634,31 @@ cdef inline int compare_names(const Field* left, const Field* right) noexcept no
     return memcmp(left.name.start, right.name.start, left.name.size)
 
 
+cdef struct Request:
+    # where the frame ends, the opaque, and the numbers and the text that were asked for
+    int64_t stop, opaque
+    int64_t numbers[MAX_NAMES]
+    Token text
+
+
+cdef bint is_plain(const Token* token) noexcept nogil:
+    """Return whether this is a string, not empty, that stands for itself."""
+    cdef Py_ssize_t i
+    if not token.is_text or token.escaped or token.size == 0:
+        return False
+    for i in range(token.size):
+        if <uint8_t>token.start[i] < 0x20:
+            return False
+    return True
+
+
 cdef const char* read_fields(
-    const char* at, const char* end, tuple names, int64_t* numbers, Field* fields, Field** in_order, int* count
+    const char* at, const char* end, tuple names, bytes text, Request* request, Field* fields, Field** in_order, int* count
 ):
     """
     Read the extFields behind their brace into ``fields``; return where the closing one is, or NULL.
 
-    ``in_order`` sorts them. The signature is left out, and so are those of ``names``, whose ``numbers`` must all be there.
+    ``in_order`` sorts them. The signature is left out, and so are those of ``names`` and ``text``, which must all be there.
     """
     cdef Field* field
     cdef int i, wanted = <int>len(names), seen = 0
@@ -648,7 +666,7 @@ cdef const char* read_fields(
     cdef bint signed = False
     at = skip(at, end)
     if at < end and at[0] == c'}':
-        return at if wanted == 0 else NULL
+        return at if wanted == 0 and text is None else NULL
     while count[0] < MAX_FIELDS:
         field = &fields[count[0]]
         at = read_member(at, end, field)
@@ -664,9 +682,13 @@ cdef const char* read_fields(
         else:
             i = wanted
         if i < wanted:
-            if seen >> i & 1 or not whole_in(&field.value, &numbers[i]):
+            if seen >> i & 1 or not whole_in(&field.value, &request.numbers[i]):
                 return NULL
             seen |= 1 << i
+        elif text is not None and is_named(field, PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text)):
+            if request.text.start != NULL or not is_plain(&field.value):
+                return NULL
+            request.text = field.value
         elif is_named(field, b"Signature", 9) and field.value.is_text and not field.value.escaped:
             if signed:
                 return NULL
@@ -683,17 +705,11 @@ cdef const char* read_fields(
         if at >= end:
             return NULL
         if at[0] == c'}':
-            return at if seen == (1 << wanted) - 1 else NULL
+            return at if seen == (1 << wanted) - 1 and (text is None or request.text.start != NULL) else NULL
         if at[0] != c',':
             return NULL
         at = skip(at + 1, end)
     return NULL
-
-
-cdef struct Request:
-    # where the frame ends, the opaque, and the numbers that were asked for
-    int64_t stop, opaque
-    int64_t numbers[MAX_NAMES]
 
 
 def split(bytes data not None, Py_ssize_t position, tuple names not None):
@@ -706,7 +722,7 @@ def split(bytes data not None, Py_ssize_t position, tuple names not None):
     make although nobody asks for it. Bytes behind the header are not looked at.
     """
     cdef Request request
-    cdef bytes key = cut(data, position, names, &request)
+    cdef bytes key = cut(data, position, names, None, &request)
     if key is None:
         return None
     if len(names) == 3:
@@ -830,6 +846,7 @@ def answer_known(
     bytes data not None,
     Py_ssize_t position,
     bytes name,
+    bytes text,
     dict known not None,
     learn,
     answer,
@@ -842,8 +859,9 @@ def answer_known(
     answered. It ends behind the answer with which they have ``most_bytes``.
 
     ``known`` has (what a request says, whether it is one-way) by what :func:`split` returns first; what is not there comes
-    from ``learn(that, frame)``. ``answer(what, opaque)``, with the number of ``name`` where there is one, returns the frame of
-    an answer, b"" for one without fields, which is ``around_done`` around the opaque; None declines. ``learn``, too, may decline with None.
+    from ``learn(that, frame)``. ``answer(what, opaque)``, with the number of ``name`` where there is one, and behind it the string of
+    ``text``, returns the frame of an answer, b"" for one without fields, which is ``around_done`` around the opaque; None declines.
+    ``learn``, too, may decline with None.
     """
     cdef Request request
     cdef tuple names = () if name is None else (name,)
@@ -852,7 +870,7 @@ def answer_known(
     cdef PyObject* found
     cdef tuple asked
     while position < size and collected < most_bytes:
-        key = cut(data, position, names, &request)
+        key = cut(data, position, names, text, &request)
         if key is None:
             break
         found = PyDict_GetItem(known, key)
@@ -864,8 +882,14 @@ def answer_known(
                 break
         if name is None:
             frame = answer(asked[0], request.opaque)
-        else:
+        elif text is None:
             frame = answer(asked[0], request.opaque, request.numbers[0])
+        else:
+            try:
+                word = PyUnicode_DecodeUTF8(request.text.start, request.text.size, NULL)
+            except UnicodeDecodeError:
+                break
+            frame = answer(asked[0], request.opaque, request.numbers[0], word)
         if frame is None:
             break
         if asked[1] is not True:
@@ -878,7 +902,7 @@ def answer_known(
     return position, count
 
 
-cdef bytes cut(bytes data, Py_ssize_t position, tuple names, Request* request):
+cdef bytes cut(bytes data, Py_ssize_t position, tuple names, bytes text, Request* request):
     """Do the work of :func:`split`."""
     cdef const char* chunk = PyBytes_AS_STRING(data) + position
     cdef Py_ssize_t left = PyBytes_GET_SIZE(data) - position
@@ -897,6 +921,7 @@ cdef bytes cut(bytes data, Py_ssize_t position, tuple names, Request* request):
     cdef bytes key
     cdef char* out
     request.opaque = 0
+    request.text.start = NULL
     if left <= 8 or position < 0 or len(names) > MAX_NAMES:
         return None
     length = <int32_t>get32(<const uint8_t*>chunk)
@@ -917,7 +942,7 @@ cdef bytes cut(bytes data, Py_ssize_t position, tuple names, Request* request):
                 return None
             has_fields = True
             cut[cuts] = at + 1
-            at = read_fields(at + 1, end, names, request.numbers, fields, in_order, &count)
+            at = read_fields(at + 1, end, names, text, request, fields, in_order, &count)
             if at == NULL:
                 return None
             cut[cuts + 1] = at
@@ -946,7 +971,7 @@ cdef bytes cut(bytes data, Py_ssize_t position, tuple names, Request* request):
         if at[0] != c',':
             return None
         at = skip(at + 1, end)
-    if not has_opaque or (len(names) and not has_fields) or skip(at + 1, end) != end:
+    if not has_opaque or ((len(names) or text is not None) and not has_fields) or skip(at + 1, end) != end:
         return None
     size = <Py_ssize_t>word
     for i in range(0, cuts, 2):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import struct
 
 from rmq.broker import consumerlanes, questionlanes
 from rmq.broker.consumerlanes import LockLane
@@ -227,6 +228,31 @@ class QuestionLaneTests(SidesCase):
             self.patch(questionlanes, "MAX_FOUND_BYTES", len(answer.body or b"") + most)
             self.assertEqual(self.ask(12, BY_KEY).body, answer.body)
             self.assertEqual(self.taken[12], taken)
+
+    def test_other_keys_are_known(self) -> None:
+        """Whose header differs in its key and its time only is not decoded; a key that may be no JSON is."""
+        for number in range(3):
+            self.ask(310, send_ext("T", props=f"KEYS\x01key{number} \x7f"), b"%d" % number)
+        for number, begin in (0, "0"), (1, "-1"), (2, "5"):
+            answer = self.ask(12, {**BY_KEY, "key": f"key{number}", "beginTimestamp": begin})
+            self.assertEqual(decode_records(answer.body or b"")[0].body, b"%d" % number)
+        self.ask(12, {**BY_KEY, "key": "\x7f"})
+        self.assertEqual((self.taken[12], len(self.lanes[12]._known)), (4, 1))
+
+        frame = encode_command(RemotingCommand(12, opaque=7, ext_fields={**BY_KEY, "key": "key0"}))
+        odd = [b'""', b"4444", b'"ke\\u0079"', b'"\xffey"', b'"\xed\xa0\x80"', b'"k\ny"', b'"k","key":"key0"', b"true"]
+        for text in odd:
+            header = frame[8:].replace(b'"key0"', text)
+            chunk = struct.pack(">II", 4 + len(header), len(header)) + header
+            self.connect()
+            for peer in self.peers:
+                peer.send(chunk)
+            self.run_for(0.1)
+            left, right = ([encode_command(each) for each in peer.received()] for peer in self.peers)
+            self.assertEqual(left, right, text)
+        without = {name: value for name, value in BY_KEY.items() if name != "beginTimestamp"}
+        self.ask(12, {**without, "key": "key0"})
+        self.assertEqual(self.taken[12], 4)
 
     def test_a_disk_that_does_not_answer(self) -> None:
         """The ordinary way says what the disk says, and the next question is answered."""

@@ -55,7 +55,8 @@ class QueryResponder:
 
         Java: QueryMessageProcessor#queryMessage
         """
-        found = self.find(request.header)
+        header = request.header
+        found = self.find(header, header.key, header.begin_timestamp)
         reply = QueryMessageReply(
             index_last_update_timestamp=found.last_update_timestamp,
             index_last_update_phyoffset=found.last_update_phy_offset,
@@ -68,12 +69,16 @@ class QueryResponder:
             )
         return Reply(reply, body=b"".join(found.messages))
 
-    def find(self, header: QueryMessageHeader) -> QueryResult:
-        """Return the newest messages, at most ``maxMsgsNumBatch``; by unique key at most ``defaultQueryMaxNum``."""
+    def find(self, header: QueryMessageHeader, key: str, begin_ms: int) -> QueryResult:
+        """
+        Return the newest messages with a key, stored since ``begin_ms``, at most ``maxMsgsNumBatch``.
+
+        By unique key at most ``defaultQueryMaxNum``.
+        """
         config = self._settings.setup.store
         count = config.default_query_max_num if header.unique_key_query else header.max_num
         count = min(max(count, 0), config.max_msgs_num_batch)
-        return self._store.query(header.topic, header.key, count, header.begin_timestamp, header.end_timestamp)
+        return self._store.query(header.topic, key, count, begin_ms, header.end_timestamp)
 
     @responds_to(VIEW_MESSAGE_BY_ID)
     def view(self, request: Request[ViewMessageHeader, None]) -> Reply:

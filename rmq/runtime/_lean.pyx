@@ -434,7 +434,8 @@ cdef class Lean:
         cdef ssize_t size
         cdef bytes data
         cdef object why, answer
-        cdef PyObject *fast_path
+        cdef PyObject *found
+        cdef object fast_path
         cdef Records records
         try:
             if transport.fileno() != fd:
@@ -468,14 +469,16 @@ cdef class Lean:
                         self._send_encrypted(transport, fd, records, 0)
                         if not data:
                             return 0
-                    fast_path = PyDict_GetItem(state, "fast_path")
-                    if fast_path is not NULL and fast_path is not <PyObject *>None and _sends_now(state):
-                        answer = (<object>fast_path)(data, more)
+                    found = PyDict_GetItem(state, "fast_path")
+                    # a reference of our own: the transport may give it up while it is asked
+                    fast_path = None if found is NULL else <object>found
+                    if fast_path is not None and _sends_now(state):
+                        answer = fast_path(data, more)
                         if PyBytes_CheckExact(answer):
                             if more:
-                                self._keep(reactor, transport, <object>fast_path, answer)
+                                self._keep(reactor, transport, fast_path, answer)
                             else:
-                                self._answer(transport, fd, <object>fast_path, answer)
+                                self._answer(transport, fd, fast_path, answer)
                             return 0
                         if answer is not None:
                             if answer not in self.unfinished:

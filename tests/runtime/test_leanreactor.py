@@ -8,6 +8,7 @@ reactor is turned by hand.
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import platform
 import random
@@ -17,6 +18,7 @@ import struct
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from itertools import cycle
 from typing import Any
@@ -424,6 +426,27 @@ class CompiledPollTests(LeanPollTests):
             self.assertEqual(self.protocol.received, received)
             if answer:
                 self.assertEqual(self.peer.recv(100), answer)
+
+    def test_direct_that_is_given_up(self) -> None:
+        """Its transport may forget it while it is asked: its answer is sent all the same."""
+        for others in (), (self.connection(),):  # alone in a turn, and not
+            kept: list[bytes] = []
+
+            def answer(data: bytes, kept: list[bytes] = kept) -> bytes:
+                self.transport.dataBuffer = b"unsent"  # the rest waits behind it
+                del self.transport.fast_path
+                gc.collect()
+                return b"answer"
+
+            self.transport.fast_path = Direct(answer, kept.append)
+            gone = weakref.ref(self.transport.fast_path)
+            for _, _, far in others:
+                far.send(b"more")
+            self.peer.send(b"ask")
+            self.turn()
+            self.transport.dataBuffer = b""
+            self.assertEqual(kept, [b"answer"])
+            self.assertIsNone(gone())
 
     def test_direct_answers_nothing(self) -> None:
         """An empty answer sends nothing and is no end."""

@@ -476,6 +476,8 @@ cdef object pick_from(
         phy = get64(unit)
         size = <int32_t>get32(unit + 8)
         code = get64(unit + 12)
+        if phy < 0:
+            return None
         if count:
             if log_end - phy > limits.recent_bytes:
                 most = limits.disk_count

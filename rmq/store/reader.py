@@ -324,7 +324,11 @@ class Reader:
         log = self._commit_log
         if phy_offset < log.min_offset:
             return None
-        if phy_offset + size <= log.end and log.start_of(phy_offset) == log.start_of(phy_offset + size - 1):
+        if (
+            size > 0
+            and phy_offset + size <= log.end
+            and log.start_of(phy_offset) == log.start_of(phy_offset + size - 1)
+        ):
             data = log.read(phy_offset, size)
             if data[:8] == SIZE_AND_MAGIC.pack(size, MAGIC_V1) or data[:8] == SIZE_AND_MAGIC.pack(size, MAGIC_V2):
                 return data
@@ -348,9 +352,8 @@ class Reader:
             return found
         if phy_offset < self._commit_log.min_offset or phy_offset + size > self._commit_log.end:
             return code
-        frame = read_frame(
-            self._commit_log.read_some(phy_offset, size), 0, size, phy_offset=phy_offset, check_crc=False
-        )
+        data = self._commit_log.read_some(phy_offset, size)  # fewer where a damaged unit leads beyond a file
+        frame = read_frame(data, 0, len(data), phy_offset=phy_offset, check_crc=False)
         if not isinstance(frame, Frame):
             return code
         return tags_code(find_property(frame.properties.decode("utf-8", "replace"), PROPERTY_TAGS))

@@ -50,7 +50,7 @@ class PullTests(SynchronousTestCase):
         """
         Pull at random and compare with the reference.
 
-        An answer may end early where the next record lies in another file of the log, and nowhere else.
+        An answer may end early where the next record lies in another file of the log, or is none, and nowhere else.
         """
         codes = [tags_code(f"tag{number}") for number in range(2)]
         for number in range(rounds):
@@ -67,7 +67,7 @@ class PullTests(SynchronousTestCase):
             self.assertEqual(len(mine.messages), int(mine.status is GetStatus.FOUND), where)
             data = b"".join(mine.messages)
             self.assertEqual((len(data), records[: len(data)]), (mine.size_bytes, data), where)
-            if len(data) == len(records) and (accepts is None or mine.next_begin_offset == theirs.next_begin_offset):
+            if len(data) == len(records) and mine.next_begin_offset == theirs.next_begin_offset:
                 self.assertEqual((mine.count, mine.suggest_slave), (theirs.count, theirs.suggest_slave), where)
             if mine.next_begin_offset != theirs.next_begin_offset:
                 self.assertLess(mine.next_begin_offset, theirs.next_begin_offset, where)
@@ -76,7 +76,8 @@ class PullTests(SynchronousTestCase):
                 assert queue is not None
                 first, behind = queue.unit(offset), queue.unit(mine.next_begin_offset)
                 assert first is not None and behind is not None
-                self.assertNotEqual(first[0] // 16384, behind[0] // 16384, where)
+                if store._reader._record(queue, *behind[:2]) is not None:
+                    self.assertNotEqual(first[0] // 16384, behind[0] // 16384, where)
 
     def facts(self, result: GetResult) -> tuple[object, ...]:
         return result.status, result.min_offset, result.max_offset
@@ -119,6 +120,50 @@ class PullTests(SynchronousTestCase):
         self.compare(store)
         store._commit_log.delete_first()
         self.compare(store)
+        box.stop()
+        self.flushLoggedErrors()
+
+    def test_damaged_units(self) -> None:
+        """Units of any places, sizes and codes: the same records, the units that lead nowhere are passed over."""
+        limits = (0, 1, -1, 7, 8, 91, 1 << 31, (1 << 31) - 1, -(1 << 31), 1 << 62, (1 << 63) - 1, -(1 << 63))
+        box, store = self.filled()
+        self.assertTrue(store.write_buffers())
+        folder = layout.consume_queue_dir(ROOT, "Topic", 0)
+        file_bytes = layout.consume_queue_file_bytes(store.config.mapped_file_size_consume_queue)
+        queue = store._queues.get("Topic", 0)
+        assert queue is not None
+        for _ in range(60):
+            start, place = divmod(self.rng.randrange(queue.end) * layout.CQ_UNIT_BYTES, file_bytes)
+            file = box.disk.open(layout.join(folder, layout.file_name(start * file_bytes)))
+            unit = list(layout.CQ_UNIT.unpack(file.read_at(place, layout.CQ_UNIT_BYTES)))
+            for index in self.rng.sample(range(3), k=self.rng.choice((1, 1, 2))):
+                most = 1 << (31 if index == 1 else 63)
+                near = (
+                    unit[index] + self.rng.choice((-1, 1)),
+                    2 * unit[index],
+                    -unit[index],
+                    16383,
+                    store.end_offset - 1,
+                )
+                unit[index] = max(-most, min(self.rng.choice((*limits, *near)), most - 1))
+            file.write_at(place, layout.CQ_UNIT.pack(*unit))
+            queue.drop_block()
+            store._reader._recent_bytes = self.rng.choice((0, 1 << 40, self.rng.randrange(store.end_offset)))
+            self.compare(store, 20)
+        box.stop()
+        self.flushLoggedErrors()
+
+    def test_units_for_less_than_nothing(self) -> None:
+        """A unit with a size below 0 is passed over as any other that leads to no record, with and without tags."""
+        box, store = self.filled()
+        self.assertTrue(store.write_buffers())
+        file = box.disk.open(layout.join(layout.consume_queue_dir(ROOT, "Topic", 0), layout.file_name(0)))
+        expected = b"".join(store.get("Topic", 0, 3, 2).messages)
+        for unit in ((100, -7, 0), (16383, 0, -1), (store.end_offset - 1, 1, -5), (16380, 40, -(1 << 63))):
+            file.write_at(2 * layout.CQ_UNIT_BYTES, layout.CQ_UNIT.pack(*unit))
+            for wanted in (None, TagCodes((unit[2], *map(tags_code, ("tag0", "tag1"))))):
+                found = store.get("Topic", 0, 2, 2, wanted)
+                self.assertEqual((found.status, b"".join(found.messages)), (GetStatus.FOUND, expected), unit)
         box.stop()
         self.flushLoggedErrors()
 
@@ -221,6 +266,15 @@ class PickTests(SynchronousTestCase):
         for first in (-(1 << 63), -1, (1 << 63) - 1):
             units = b"".join(layout.CQ_UNIT.pack(place, 40, 0) for place in (first, (1 << 63) - 1, first))
             self.assertIsNone(reader._compiled.pick(units, 0, 3, bytes(100), 5, 2, 9, 41, 50, limits, 32, None))
+
+    def test_places_before_the_log(self) -> None:
+        """One below 0 is left to the reference, wanted or not: it decides whether old messages are read."""
+        record = (40).to_bytes(4, "big") + bytes.fromhex("daa320a7") + bytes(32)
+        limits = (32, 1000, 32, 1000)
+        for codes in (None, frozenset((1,))):
+            units = layout.CQ_UNIT.pack(0, 40, 1) + layout.CQ_UNIT.pack(-(1 << 63), 40, 2)
+            for count in (1, 32):
+                self.assertIsNone(reader._compiled.pick(units, 0, 2, record, 5, 2, 9, 41, 50, limits, count, codes))
 
     def test_garbage(self) -> None:
         """Units and log bytes of any kind are read within their bounds: an answer that fits, or none."""

@@ -11,7 +11,7 @@ from ipaddress import IPv6Address, ip_address
 from typing import Any, Protocol, TypeVar
 
 from twisted.internet.defer import Deferred, fail, maybeDeferred
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IDelayedCall, INegotiated, IReactorTime, ISSLTransport
 from twisted.logger import Logger
 
 from rmq.errors import RequestFailed, RequestTimeout, Unreachable
@@ -28,6 +28,8 @@ from rmq.wire.frames import FrameDecoder, ProtocolError
 MAX_UNSENT_ONEWAY_BYTES = 1024 * 1024
 #: seconds that a closing connection has to send the rest
 CLOSE_GRACE_S = 5.0
+#: bytes that are read from a closed TLS connection until the end of its peer; a peer that sends more is cut off
+MAX_READ_ON_BYTES = 16 * 1024 * 1024
 
 H = TypeVar("H")
 B = TypeVar("B")
@@ -94,6 +96,8 @@ class Channel:
         self._lost = False
         self._paused = False
         self._unsent_bytes = 0
+        #: the rest of MAX_READ_ON_BYTES once a closed connection is read on
+        self._read_on_bytes: int | None = None
         self._most_unsent_bytes = limits.server_channel_max_unsent_bytes
         self._decoder = decoder
         self._grew = grew
@@ -229,6 +233,11 @@ class Channel:
             return
         self._end(reason)
         self._transport.unregisterProducer()
+        if self._paused and _is_tls(self._transport):
+            # It ends when the peer's end is read, and no producer resumes reading any more. A plain connection ends
+            # when all is sent: of a peer that does not read, it is not read for nothing.
+            self._read_on_bytes = MAX_READ_ON_BYTES
+            self._transport.resumeProducing()
         self._cut = self._clock.callLater(CLOSE_GRACE_S, self._transport.abortConnection)
         self._transport.loseConnection()
 
@@ -261,6 +270,13 @@ class Channel:
             )
             return
         call.done.callback(answer)
+
+    def discarded(self, size: int) -> None:
+        """Bytes came after :meth:`close`: a peer that sends without end is not read until CLOSE_GRACE_S is over."""
+        if self._read_on_bytes is not None:
+            self._read_on_bytes -= size
+            if self._read_on_bytes < 0:
+                self.abort("sends on")
 
     def paused(self) -> None:
         """The transport is full: count unsent bytes from now on."""
@@ -307,6 +323,11 @@ class Channel:
         for call in self._calls.expire(now_s):
             text = f"{self.peer} did not answer request {named(call.code)} within {call.timeout_ms:.0f} ms"
             call.done.errback(RequestTimeout(self.peer, text))
+
+
+def _is_tls(transport: Any) -> bool:
+    """Return whether a transport speaks TLS: one on which it was started, or a layer of its own."""
+    return bool(ISSLTransport.providedBy(transport) or INegotiated.providedBy(transport))
 
 
 def describe_peer(address: Any) -> tuple[str, tuple[bytes, int]]:

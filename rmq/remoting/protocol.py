@@ -142,6 +142,7 @@ class RemotingProtocol(Protocol):
     def dataReceived(self, data: bytes) -> None:
         channel = self.channel
         if not channel.is_open:
+            channel.discarded(len(data))
             return
         channel.last_active_s = self._clock.seconds()
         if not self._sniffed:

@@ -38,6 +38,7 @@ try:
     from twisted.internet.ssl import CertificateOptions
     from twisted.protocols import tls as twisted_tls
 
+    from rmq.remoting import channel
     from rmq.remoting.protocol import RemotingProtocol
     from rmq.remoting.responders import ResponderTable
     from rmq.runtime import leanreactor
@@ -1260,6 +1261,48 @@ class RemotingTests(TlsCase):
         client.socket.close()
         self.until(client, lambda: self.closed)
         self.assertEqual(client.end, "close_notify")
+
+    def test_closed_before_all_is_read(self) -> None:
+        """A connection that we close while its client reads slowly ends as soon as the client has read all and left."""
+        self.patch(channel, "CLOSE_GRACE_S", 3600.0)
+        for here in (True, False):
+            if not here:
+                self.patch(LeanServer, "decrypt_here", lambda transport: None)
+            transport, client = self.remote()
+            self.closed.clear()
+            client.reads = 0
+            served = transport.protocol.wrappedProtocol.channel
+            for number in range(1, 100):
+                served.write(echo(b"x" * 100_000, number))
+                if transport.producerPaused:
+                    break
+            self.assertNotIn(transport, self.reactor.getReaders())
+            served.close("test")
+            client.reads = 1 << 20
+            self.until(client, lambda client=client: client.end)  # type: ignore[misc]
+            self.assertEqual((client.end, len(whole_frames(client.received))), ("close_notify", number))
+            client.socket.close()
+            self.until(client, lambda: self.closed)
+            self.assertEqual(self.closed, ["test"])
+
+    def test_closed_and_sent_on_to(self) -> None:
+        """A client that reads nothing and sends on after our close is cut off at MAX_READ_ON_BYTES."""
+        self.patch(channel, "CLOSE_GRACE_S", 3600.0)
+        self.patch(channel, "MAX_READ_ON_BYTES", 100_000)
+        transport, client = self.remote()
+        client.reads = 0
+        served = transport.protocol.wrappedProtocol.channel
+        while not transport.producerPaused:
+            served.write(echo(b"x" * 100_000, 1))
+        served.close("test")
+        client.unsent += client.records(b"y" * 100_000)
+        self.until(client, lambda: not client.unsent)
+        for _ in range(5):
+            self.reactor.doIteration(0)
+        self.assertEqual(self.closed, [])
+        client.unsent += client.records(b"y")
+        self.until(client, lambda: self.closed)
+        self.assertEqual(self.closed, ["test"])
 
     def test_any_cut(self) -> None:
         """Wherever frames are cut into records, and those into reads, it is the same with Twisted's layer alone."""

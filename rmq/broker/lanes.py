@@ -166,12 +166,12 @@ class SendLane:
         """Have the answers to stored messages written when these are safe; return how many requests need none."""
         batch = self._batch
         requests, one_way = batch.requests, batch.one_way
-        if waiting:
-            done = later(began_s, waiting, requests - one_way, batch.counts())
-            self._store.wait_for(batch.last_phy + batch.last_size, done)
-        else:
-            for count in batch.counts():
+        if one_way:  # they wait for nothing
+            for count in batch.counts(True):
                 self._stats.put(*count)
+        if waiting:
+            done = later(began_s, waiting, requests - one_way, batch.counts(False))
+            self._store.wait_for(batch.last_phy + batch.last_size, done)
         return int(one_way)
 
     def _is_open(self) -> bool:

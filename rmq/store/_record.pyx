@@ -1506,20 +1506,30 @@ cdef class SendBatch:
             return <SendTopic>PyList_GET_ITEM(self.topics, i)
         return self.half if self.sends[i].delay_ms < 0 else self.delayed
 
-    def counts(self):
-        """Return (topic, messages, bytes, requests) of each run of encoded messages that were stored in one topic."""
+    def counts(self, bint one_way):
+        """
+        Return (topic, messages, bytes, requests) of each run of encoded messages that were stored in one topic.
+
+        Those of the requests that are one-way, or those of the others.
+        """
         cdef list counts = []
-        cdef SendTopic topic
-        cdef int i, messages = 0
+        cdef SendTopic topic, last = None
+        cdef int i, messages = 0, requests = 0
         cdef int64_t size = 0
         for i in range(self.count):
-            messages += 1
-            size += self.sends[i].size
+            if self.sends[i].one_way != one_way:
+                continue
             topic = self._stored_in(i)
-            if i + 1 == self.count or self._stored_in(i + 1) is not topic:
-                counts.append((topic.name, messages, size, self._requests(i + 1 - messages, i + 1)))
-                messages = 0
+            if topic is not last and last is not None:
+                counts.append((last.name, messages, size, requests))
+                messages = requests = 0
                 size = 0
+            last = topic
+            messages += 1
+            requests += self.sends[i].first == i
+            size += self.sends[i].size
+        if last is not None:
+            counts.append((last.name, messages, size, requests))
         return counts
 
 

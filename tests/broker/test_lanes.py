@@ -500,6 +500,40 @@ class SendLaneTests(SynchronousTestCase):
                 self.assertEqual(side.taken > 15, with_lane)
                 self.end(side)
 
+    def test_one_way_sends_are_counted_at_once(self) -> None:
+        """Where others of the same write wait for the disk, one-way sends are in the statistics before these are."""
+        entries = encode_batch([BatchEntry(b"x" * size, "", 0) for size in (3, 5, 7)])
+        turn = [("T", ONEWAY), ("T", 0), ("U", ONEWAY), ("T", ONEWAY), ("U", 0), ("T", 0)]
+        for code, body, few, all_of_them in ((310, b"x", (2, 4), (1, 2)), (320, entries, (6, 12), (3, 6))):
+            found: list[list[tuple[int, ...]]] = []
+            for with_lane in (True, False):
+                side = Side(with_lane=with_lane, values={"flushDiskType": "SYNC_FLUSH"})
+                side.one.service.topics.put(topic("U", 1))
+                names = "TU"
+                for name in names:
+                    side.client.ask(310, send_ext(name))
+                stats, taken = side.one.service.stats, side.taken
+                numbers, sizes = (
+                    [stats.counter(kind, name) for name in names] for kind in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE")
+                )
+                counters = numbers + sizes
+                before = [counter.value for counter in counters] + [counter.times for counter in counters]
+                peer = Peer(side.table)
+                fields = [(send_ext(name, m=str(code == 320).lower()), flag) for name, flag in turn]
+                peer.send(
+                    b"".join(encode_command(RemotingCommand(code, 7, f, ext_fields=e, body=body)) for e, f in fields)
+                )
+                for seconds in (0, 1):
+                    side.one.world.run_for(seconds)
+                    now = [counter.value for counter in counters] + [counter.times for counter in counters]
+                    found.append([tuple(after - first for after, first in zip(now, before, strict=True))])
+                self.assertEqual(side.taken > taken, with_lane)
+                self.end(side)
+            self.assertEqual(found[:2], found[2:])
+            self.assertEqual(
+                [counts[0][:2] for counts in found[:2]], [(few[0], all_of_them[0]), (few[1], all_of_them[1])]
+            )
+
     def assert_same(self, short: Side, ordinary: Side, left: list[bytes], right: list[bytes], seed: int) -> None:
         self.assertEqual(len(left), len(right), f"seed {seed}")
         for number, (mine, theirs) in enumerate(zip(left, right, strict=True)):

@@ -184,7 +184,8 @@ def sends_kind() -> Callable[[random.Random], object]:
         if any(found):
             room = rng.choice((*[1 << 30] * 8, 300, 0))
             if batch.encode(rng.randrange(1 << 40), room, 1 << 41, HOST) is not None:
-                batch.counts()
+                for one_way in (False, True):
+                    batch.counts(one_way)
                 if together:
                     assert len(batch.answers_of_each([])) <= sum(found)
                 else:

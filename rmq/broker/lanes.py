@@ -309,20 +309,26 @@ class AnswersLater(Waits):
     waiting: int = attrs.field(init=False, default=0)
 
     def __call__(
-        self, began_s: float, answers: list[tuple[Channel, bytes]], requests: int, counts: list[_Count]
+        self,
+        began_s: float,
+        answers: list[tuple[Channel, bytes]],
+        requests: int,
+        counts: list[_Count],
+        one_way: int = 0,
     ) -> WaitingAnswers:
         """
         ``began_s`` is when the requests came, in seconds of the clock; ``answers`` are those of success.
 
-        ``counts`` go into the statistics when the messages are stored.
+        ``counts`` go into the statistics when the messages are stored. ``one_way`` further requests wait, too, and get
+        no answer.
         """
-        return WaitingAnswers(self, began_s, answers, requests, counts)
+        return WaitingAnswers(self, began_s, answers, requests, counts, one_way)
 
 
 class WaitingAnswers:
     """The pending replies to messages that were written together, of one connection or of several."""
 
-    __slots__ = ("_answers", "_began_s", "_counts", "_makes", "_requests")
+    __slots__ = ("_answers", "_began_s", "_counts", "_makes", "_requests", "_waiting")
 
     def __init__(
         self,
@@ -331,31 +337,34 @@ class WaitingAnswers:
         answers: list[tuple[Channel, bytes]],
         requests: int,
         counts: list[_Count],
+        one_way: int,
     ) -> None:
         self._makes = makes
         self._answers = answers
         self._counts = counts
         self._began_s = began_s
         self._requests = requests
-        makes.wait(requests)
+        self._waiting = requests + one_way
+        makes.wait(self._waiting)
 
     def callback(self, status: PutStatus) -> None:
         """Write the replies for ``status``."""
         makes, requests = self._makes, self._requests
-        makes.wait(-requests)
+        makes.wait(-self._waiting)
         if status in STORED_CODES:
             for count in self._counts:
                 makes.puts.put(*count)
         code, remark = int(ResponseCode.SUCCESS), None
         if status is not PutStatus.PUT_OK:
-            for _ in range(requests):
+            for _ in range(self._waiting):
                 code, remark = makes.outcome(status)
                 if code != ResponseCode.SUCCESS:
                     makes.table.stats.refused(makes.code, code)
         for channel, answers in self._answers:
             channel.write(answers if status is PutStatus.PUT_OK else _others(answers, code, remark))
-        seconds = makes.clock.seconds() - self._began_s
-        makes.table.stats.observe(makes.code, seconds * requests, requests)
+        if requests:
+            seconds = makes.clock.seconds() - self._began_s
+            makes.table.stats.observe(makes.code, seconds * requests, requests)
 
 
 def _others(successes: bytes, code: int, remark: str | None) -> bytes:

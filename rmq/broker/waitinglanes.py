@@ -19,7 +19,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from rmq.broker.consumerlanes import AROUND_DONE
 from rmq.broker.groups import SubscriptionGroupTable
-from rmq.broker.lanes import AnswersLater, LongNamesLane, SendLane, WaitingAnswers, answers_at_once
+from rmq.broker.lanes import AnswersLater, LongNamesLane, SendLane, answers_at_once
 from rmq.broker.responders.sending import MAX_RECONSUME_VERSION
 from rmq.broker.responders.transactions import TransactionResponder
 from rmq.broker.settings import Settings
@@ -132,10 +132,10 @@ class EndLane:
         if not count:
             return position, 0
         made = [answer for answer in moves.answers(self._sends.counted) if answer]  # none to one-way requests
-        if later is None or not made:
+        if later is None:
             answers += made
             return stops[count - 1], count
-        self._wait(later(channel.last_active_s, [(channel, b"".join(made))], len(made), []))
+        self._wait(later, channel.last_active_s, [(channel, b"".join(made))] if made else [], len(made))
         return stops[count - 1], count - len(made)
 
     def together(self, chunks: list[tuple[bytes, Channel]]) -> tuple[list[bytes | None], int]:
@@ -154,19 +154,23 @@ class EndLane:
         if later is not None and not later.has_room(len(taken)):
             taken = []
         answers, count = stored_together(self._store, self._store_host, moves, taken, len(chunks), self._sends.counted)
-        if later is None:
+        if later is None or not count:
             return answers, count
         waiting = []
         for number, answer in enumerate(answers):
             if answer:
                 waiting.append((chunks[number][1], answer))
                 answers[number] = b""
-        if waiting:
-            self._wait(later(began_s, waiting, len(waiting), []))
+        self._wait(later, began_s, waiting, len(waiting))
         return answers, count - len(waiting)
 
-    def _wait(self, done: WaitingAnswers) -> None:
-        self._store.wait_for(self._moves.last_phy + self._moves.last_size, done)
+    def _wait(self, later: AnswersLater, began_s: float, answers: list[tuple[Channel, bytes]], requests: int) -> None:
+        """Have the answers to so many requests written when disk and slaves have what was stored."""
+        moves = self._moves
+        waiting: int = moves.waiting  # also one-way commits
+        if waiting:
+            done = later(began_s, answers, requests, [], waiting - requests)
+            self._store.wait_for(moves.last_phy + moves.last_size, done)
 
     def _add(self, data: bytes, position: int) -> int:
         """Read the request at a position; return where it ends, 0 for one that is not ordinary."""

@@ -1874,9 +1874,10 @@ cdef class MoveBatch:
     cdef bint waits, hides
     cdef int moves_count
     cdef Move moves[MAX_MOVES]
-    # of each request: its opaque, whether it is one-way, and the number of moves up to its end
+    # of each request: its opaque, whether it is one-way and waits, and the number of moves up to its end
     cdef int64_t opaques[MAX_MOVES]
     cdef bint one_way[MAX_MOVES]
+    cdef bint is_waiting[MAX_MOVES]
     cdef int ends[MAX_MOVES]
     # of a commit the SendTopic, of a rollback too; of a retry (topic of the group, its queues)
     cdef list targets
@@ -1940,6 +1941,7 @@ cdef class MoveBatch:
         cdef int64_t end = 0, table_offset = 0, phy_offset = 0, queue_id = 0
         cdef SendTopic topic
         cdef Py_ssize_t target = 0, op
+        cdef bint waits = False
         cdef bytes key
         self.unknown = None
         if not read_texts(data, position, END_TRANSACTION, _END_NAMES, found, &header, &body):
@@ -1972,9 +1974,12 @@ cdef class MoveBatch:
         op = self._enter(op_queue)
         if op < 0 or self.moves_count + 2 > MAX_MOVES:
             return 0
-        if self.waits and not header.one_way:
+        if self.waits:
             name.at = find_value(half.text, half.text_size, b"WAIT", &name.size)
-            if end == ROLLED_BACK or (name.at != NULL and not is_text(&name, b"true")):
+            waits = end == COMMITTED and (name.at == NULL or is_text(&name, b"true"))
+            if not waits and not header.one_way:
+                return 0
+            if name.at != NULL and not is_text(&name, b"true") and not is_text(&name, b"false"):
                 return 0
         if end == COMMITTED:
             name.at = find_value(half.text, half.text_size, b"REAL_QID", &name.size)
@@ -1992,7 +1997,7 @@ cdef class MoveBatch:
                 return 0
             self._add(COMMIT, &half, target, phy_offset)
         self._add(OP, &half, op, phy_offset)
-        self._request(header.opaque, header.one_way, topic)
+        self._request(header.opaque, header.one_way, waits, topic)
         return body.at - <const uint8_t*>PyBytes_AS_STRING(data) + body.size
 
     def back(
@@ -2037,7 +2042,7 @@ cdef class MoveBatch:
         move.reconsume = times + 1
         move.level = number + 1
         move.delay_ms = delays_ms[number]
-        self._request(opaque, False, (retry_topic, queues))
+        self._request(opaque, False, False, (retry_topic, queues))
         return (<const char*>topic.at)[:topic.size].decode()
 
     def drop(self):
@@ -2086,9 +2091,10 @@ cdef class MoveBatch:
         move.phy_offset = phy_offset
         return move
 
-    cdef int _request(self, int64_t opaque, bint one_way, target) except -1:
+    cdef int _request(self, int64_t opaque, bint one_way, bint waits, target) except -1:
         self.opaques[self.count] = opaque
         self.one_way[self.count] = one_way
+        self.is_waiting[self.count] = waits
         self.ends[self.count] = self.moves_count
         self.targets.append(target)
         self.count += 1
@@ -2222,6 +2228,14 @@ cdef class MoveBatch:
         put64(out + BORN_TIMESTAMP_AT, <uint64_t>now)
         put32(out + BODY_LENGTH_AT, <uint32_t>body_size)
         return body_size
+
+    @property
+    def waiting(self):
+        """How many encoded requests are done only when disk and slaves have what they made: commits, one-way ones too."""
+        cdef int request, count = 0
+        for request in range(self.count):
+            count += self.is_waiting[request]
+        return count
 
     cdef list _units(self):
         cdef list found = []

@@ -99,6 +99,13 @@ class Two:
         mine, theirs = (without_op_times(side.log()) if self._waits else side.log() for side in self.sides)
         test.assertEqual(mine, theirs, f"seed {SEED}")
         test.assertEqual(short.derived(), ordinary.derived(), f"seed {SEED}")
+        self.compare_counters()
+        services = [side.one.service for side in self.sides]
+        test.assertEqual(*(service.groups.names() for service in services))
+        test.assertEqual(*(service.topics.names() for service in services))
+
+    def compare_counters(self) -> None:
+        test = self._test
         services = [side.one.service for side in self.sides]
         for name in COUNTERS:
             totals = [sorted(service.stats.totals(name)) for service in services]
@@ -110,8 +117,6 @@ class Two:
         test.assertEqual(*(service.stats.put_failures for service in services))
         test.assertEqual(*(side.table.stats.counts for side in self.sides))
         test.assertEqual(*(side.table.stats.refusals for side in self.sides))
-        test.assertEqual(*(service.groups.names() for service in services))
-        test.assertEqual(*(service.topics.names() for service in services))
 
     def end(self) -> None:
         for side in self.sides:
@@ -307,7 +312,7 @@ class WaitingLaneTests(SynchronousTestCase):
         """
         What connections end in one turn is answered when all of it is safe: each its own, one-way requests never.
 
-        Those who wait get the failure of a sync. The time of an answer is that from its request on.
+        These wait, too. Those who wait get the failure of a sync. The time of an answer is that from its request on.
         """
         for values, code in ((FLUSH, 0), (FLUSH, 14), (MASTER | {"slaveTimeout": "1000"}, 0)):
             side = Side(with_lane=True, values=values)
@@ -330,7 +335,7 @@ class WaitingLaneTests(SynchronousTestCase):
                 chunks.append((encode_command(command), peer.channel))
             self.assertEqual(lane.together(chunks), ([b""] * 5, 1))
             self.assertEqual([peer.received() for peer in peers], [[]] * 5)
-            self.assertEqual(lane._later.waiting, 4)
+            self.assertEqual(lane._later.waiting, 5)
             one.world.run_for(0.05)
             for offset, done in waits:
                 self.assertEqual(offset, store.end_offset)
@@ -340,8 +345,8 @@ class WaitingLaneTests(SynchronousTestCase):
             self.assertEqual((lane._later.waiting, len(waits)), (0, int(values is not FLUSH)))
             self.assertEqual(one.service.responders.stats.counts[37] - counts, 4)  # our caller counts what it writes
             self.assertLess(side.table.stats.sums[37], 1)
-            self.assertEqual(one.service.stats.put_failures, 4 if code else 0)
-            self.assertEqual(side.table.stats.refusals.get((37, code), 0), 4 if code else 0)
+            self.assertEqual(one.service.stats.put_failures, 5 if code else 0)
+            self.assertEqual(side.table.stats.refusals.get((37, code), 0), 5 if code else 0)
             self.assertEqual(len(one.fatal), int(code != 0))
             if not code:
                 one.end()
@@ -393,6 +398,40 @@ class WaitingLaneTests(SynchronousTestCase):
             side.one.world.run_for(0.05)
             self.assertEqual((len(peer.received()), side.one.service.flow.waiting_sends), (5, 0))
         two.end()
+
+    def test_one_way_ends_that_wait_are_counted(self) -> None:
+        """
+        One-way commits, which clients send, take their place in endTransactionPoolQueueCapacity.
+
+        Those beyond it are not committed. One-way rollbacks and ends of messages with WAIT=false take none.
+        """
+        for values in (FLUSH, FLUSH | MASTER):
+            two = Two(self, **values, endTransactionPoolQueueCapacity="3")
+            plain, hasty, odd = half_ext(), half_ext(), half_ext()
+            hasty["i"] = hasty["i"].replace("WAIT\x01true", "WAIT\x01false")
+            odd["i"] = odd["i"].replace("WAIT\x01true", "WAIT\x01TRUE")
+            halves = [two.ask(RemotingCommand(310, ext_fields=ext))[0] for ext in (plain, hasty, odd)]
+            ends = [end_ext(halves[0], "12"), end_ext(halves[1]), end_ext(halves[1], "12"), end_ext(halves[2])]
+            ends += [end_ext(halves[0])] * 2
+            for side, peer in zip(two.sides, two.peers, strict=True):
+                line, found = side.table.line_of(37), []
+                assert line is not None
+                stats, refusals = side.table.stats, side.table.stats.refusals.get((37, 2), 0)
+                for ext in ends:
+                    peer.send(encode_command(RemotingCommand(37, flag=ONEWAY, ext_fields=ext)))
+                    found.append(line.waiting)
+                self.assertEqual(found, [0, 0, 0, 1, 2, 3])
+                before = side.one.service.store.max_offset("T", 0)
+                for _ in range(2):
+                    peer.send(encode_command(RemotingCommand(37, flag=ONEWAY, ext_fields=end_ext(halves[0]))))
+                self.assertEqual((line.waiting, stats.refusals.get((37, 2), 0) - refusals), (3, 2))
+                self.assertEqual(side.one.service.store.max_offset("T", 0), before)
+                side.one.world.run_for(0.05)
+                self.assertEqual((line.waiting, peer.received()), (0, []))
+            two.ask(*(RemotingCommand(37, flag=ONEWAY, ext_fields=end_ext(halves[0])) for _ in range(3)))
+            two.compare_counters()  # the responder's op messages come after the sync
+            self.assertGreater(two.taken[37], 4)
+            two.end()
 
     def test_what_clients_do(self) -> None:
         """Half messages and their ends, delayed messages, each retry of a message up to the last: lanes take them."""

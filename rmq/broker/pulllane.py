@@ -24,6 +24,7 @@ from rmq.broker.settings import Settings
 from rmq.broker.stats import BrokerStats
 from rmq.broker.topics import TopicTable
 from rmq.remoting.channel import Channel
+from rmq.remoting.protocol import MAX_WAITING_ANSWERS
 from rmq.remoting.responders import MAX_COLLECTED_BYTES, Request, ResponderTable, Written
 from rmq.runtime.disk.files import DiskError
 from rmq.store.filtercode import PropertyFilter
@@ -213,9 +214,11 @@ class PullLane:
                 (pull.usual_broker, pull.old_broker, opaque, _FOUND),
             )
             if picked is None:
-                # the responder knows when a filtered pull must wait once more
-                if queue_offset != self._store.max_offset(pull.topic, queue_id) or (
-                    pull.accepts is not None and pull.wait_ms is not None
+                # the responder knows when a filtered pull must wait once more; too many waiting requests are refused
+                if (
+                    queue_offset != self._store.max_offset(pull.topic, queue_id)
+                    or (pull.accepts is not None and pull.wait_ms is not None)
+                    or channel.waiting_answers >= MAX_WAITING_ANSWERS
                 ):
                     break
                 self._stats.missed()
@@ -357,7 +360,7 @@ class PullLane:
         self, pull: _KnownPull, wait_ms: int, queue_id: int, queue_offset: int, opaque: int, channel: Channel
     ) -> bool:
         """Hold a pull; False when the table is full."""
-        return self._polls.hold(
+        is_held = self._polls.hold(
             _Held(
                 topic=pull.topic,
                 queue_id=queue_id,
@@ -372,6 +375,8 @@ class PullLane:
                 started_s=channel.last_active_s,
             )
         )
+        channel.waiting_answers += is_held
+        return is_held
 
     def _again(self, held: _Held) -> bytes | None:
         """Answer a held pull; one that waits a second time is counted and written when that ends."""
@@ -388,6 +393,7 @@ class PullLane:
             held.channel.write(answer)
 
     def _observe(self, held: _Held) -> None:
+        held.channel.waiting_answers -= 1
         self._table.stats.observe(self.code, self._clock.seconds() - held.started_s)
 
     def _answer(self, held: _Held) -> Written:

@@ -83,6 +83,8 @@ class Channel:
         self.id = id
         self.peer, self.peer_host = describe_peer(transport.getPeer())
         self.local_ip = describe_peer(transport.getHost())[0].rpartition(":")[0]
+        #: requests of this peer whose answers come later, see `rmq.remoting.protocol.MAX_WAITING_ANSWERS`
+        self.waiting_answers = 0
         #: time of the last read or write, in seconds of the clock
         self.last_active_s = clock.seconds()
         self._transport = transport

@@ -115,7 +115,6 @@ class RemotingProtocol(Protocol):
         #: replies of the current chunk, None between chunks
         self._collected: list[bytes] | None = None
         self._collected_bytes = 0
-        self._waiting_answers = 0
         self.channel: Channel
 
     # Twisted calls these
@@ -288,14 +287,14 @@ class RemotingProtocol(Protocol):
         if command.flag & 1:
             channel.received(command)
             return
-        if self._waiting_answers >= MAX_WAITING_ANSWERS:
+        if channel.waiting_answers >= MAX_WAITING_ANSWERS:
             self._refuse(command)
             return
         seconds = self._clock.seconds
         started_s = seconds()
         written = responders.dispatch(command, channel)
         if isinstance(written, Deferred):
-            self._waiting_answers += 1
+            channel.waiting_answers += 1
             written.addCallback(self._write_late, command.code, started_s)
             return
         responders.stats.observe(command.code, seconds() - started_s)
@@ -308,7 +307,7 @@ class RemotingProtocol(Protocol):
             self._write(encode_reply(command, ResponseCode.SYSTEM_BUSY, OVERLOAD_REMARK))
 
     def _write_late(self, answer: bytes | None, code: int, started_s: float) -> None:
-        self._waiting_answers -= 1
+        self.channel.waiting_answers -= 1
         self._responders.stats.observe(code, self._clock.seconds() - started_s)
         if answer is not None:
             self._write(answer)

@@ -13,7 +13,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmq.broker import pulllane
 from rmq.broker.longpoll import HeldPull
 from rmq.broker.pulllane import PullLane
+from rmq.remoting import protocol
 from rmq.remoting.channel import Channel
+from rmq.remoting.responders import OVERLOAD_REMARK
 from rmq.runtime.disk.error import DiskError
 from rmq.store.consumequeue import ConsumeQueue
 from rmq.wire.command import ONEWAY, RemotingCommand, decode_commands, encode_command
@@ -397,6 +399,37 @@ class HeldTests(LaneCase):
                 peer.send(encode_command(command))
         answers = [[(each.opaque, each.code) for each in peer.received()] for peer in peers]
         self.assertEqual(answers, [[(2, 19)], [(2, 19)]])
+
+    def test_too_many_wait_on_a_connection(self) -> None:
+        """Held pulls count among the answers that a connection may wait for, whichever way holds them."""
+        for module in pulllane, protocol:
+            self.patch(module, "MAX_WAITING_ANSWERS", 2)
+        peers = [peer_of(one) for one in self.sides]
+        found, missed = [], []
+
+        def ask(opaque: int, queue_id: int = 1, **fields: Any) -> None:
+            for peer in peers:
+                peer.tell(RemotingCommand(11, opaque, version=409, ext_fields=pull_ext(queue_id=queue_id, **fields)))
+
+        for opaque in (1, 2, 3):
+            ask(opaque, offset=40, sys_flag=7, commitOffset=str(opaque))
+        ask(4, offset=40)  # it would not wait
+        self.assertEqual(self.kept, 2)
+        for one, peer in zip(self.sides, peers, strict=True):
+            found.append([(each.opaque, each.code, each.remark) for each in peer.received()])
+            missed.append((one.service.stats.gets_missed.total, one.service.offsets.snapshot()))
+            one.connect().ask(310, send_ext(queue_id=1))
+            self.assertEqual([each.code for each in peer.received()], [0, 0])
+            self.assertEqual(peer.channel.waiting_answers, 0)
+        self.assertEqual(found[0], [(3, 2, OVERLOAD_REMARK), (4, 2, OVERLOAD_REMARK)])
+        self.assertEqual(*found)
+        self.assertEqual(*missed)
+        ask(5, offset=41, sys_flag=6)
+        for one, peer in zip(self.sides, peers, strict=True):
+            self.assertEqual((peer.received(), peer.channel.waiting_answers), ([], 1))
+            one.world.run_for(17)
+            self.assertEqual(([each.code for each in peer.received()], peer.channel.waiting_answers), ([19], 0))
+        self.assertEqual(self.kept, 3)
 
     def test_one_write_for_all_that_end_together(self) -> None:
         """A consumer whose pulls of many queues end at one time gets the answers in one piece."""

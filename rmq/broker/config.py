@@ -16,7 +16,7 @@ import attrs
 from rmq.broker.config5x import BrokerConfig5x
 from rmq.ha.service import AllowedPeers
 from rmq.remoting.access import AccessSetup, check_white_list
-from rmq.runtime.config import ConfigError
+from rmq.runtime.config import ConfigError, refuse_brackets
 from rmq.runtime.platform import join_addr, split_addr
 from rmq.store.config import BrokerRole, StoreConfig
 from rmq.store.dispatch import delay_levels
@@ -332,7 +332,7 @@ def resolve(
         broker_id = 0
     ip1 = broker.broker_ip1 or host_address
     store_address = _ip_of("brokerIP1", ip1, look_up)
-    _refuse_brackets("bindAddress", setup.server.bind_address)
+    refuse_brackets("bindAddress", setup.server.bind_address)
     if broker.broker_ip2:
         _ip_of("brokerIP2", broker.broker_ip2, look_up)
     ha_listen_port = setup.server.listen_port + 1
@@ -428,7 +428,7 @@ def _check_texts(store: StoreConfig) -> None:
 
 def _ip_of(key: str, host: str, look_up: Callable[[str], str]) -> str:
     """Return the IP address of ``host``; a ConfigError when it is neither one nor a name that is known."""
-    _refuse_brackets(key, host)
+    refuse_brackets(key, host)
     try:
         return str(ipaddress.ip_address(host))
     except ValueError:
@@ -437,12 +437,6 @@ def _ip_of(key: str, host: str, look_up: Callable[[str], str]) -> str:
         return look_up(host)
     except (OSError, UnicodeError) as error:
         raise ConfigError(f"{key}={host!r} is no IP address, and no name that this host knows: {error}") from None
-
-
-def _refuse_brackets(key: str, host: str) -> None:
-    """Raise ConfigError for ``[::1]``: brackets separate a port from an address, and these keys have no port."""
-    if host.startswith("["):
-        raise ConfigError(f"{key}={host}: leave the brackets out: {key}={host[1:].partition(']')[0]}")
 
 
 def _refuse_unsupported(setup: BrokerSetup) -> None:

@@ -33,7 +33,7 @@ from rmq.remoting.client import RemotingClient
 from rmq.remoting.responders import ResponderTable
 from rmq.remoting.server import RemotingServer
 from rmq.runtime.clock import Periodic, moment, steady_ms
-from rmq.runtime.config import ConfigError
+from rmq.runtime.config import ConfigError, refuse_brackets
 from rmq.runtime.histogram import Histogram
 from rmq.runtime.platform import Platform
 from rmq.wire.api.routes import NOTIFY_MIN_BROKER_ID_CHANGE, BrokerHeartbeatHeader, NotifyMinBrokerIdChangeHeader
@@ -68,6 +68,7 @@ class NamesrvService(MultiService):
         self, platform: Platform, setup: NamesrvSetup, *, announce: Callable[[str], object] | None = None
     ) -> None:
         super().__init__()
+        refuse_brackets("bindAddress", setup.netty.bind_address)
         clock = platform.reactor
         self.clock = clock
         self._announce = announce

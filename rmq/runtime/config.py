@@ -183,6 +183,12 @@ def config_fields(cls: Any) -> tuple[ConfigField, ...]:
     return tuple(_config_field(field, hints[field.name]) for field in attrs.fields(cls) if field.init)
 
 
+def refuse_brackets(key: str, host: str) -> None:
+    """Raise ConfigError for ``[::1]``: brackets separate a port from an address, and such a key has no port."""
+    if host.startswith("["):
+        raise ConfigError(f"{key}={host}: leave the brackets out: {key}={host[1:].partition(']')[0]}")
+
+
 def camel(name: str) -> str:
     """``listen_port`` -> ``listenPort``."""
     first, *rest = name.strip("_").split("_")

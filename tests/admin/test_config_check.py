@@ -106,6 +106,15 @@ class OneFileTests(ConfigCheckCase):
             [finding[:3] for finding in findings], [("master", 10, "brokerPermission"), ("master", 7, "listenPort")]
         )
 
+    def test_brackets(self) -> None:
+        """An address to listen at in brackets, of a broker and of a NameServer."""
+        added = "bindAddress=[::1]\n"
+        why = "leave the brackets out: bindAddress=::1"
+        self.finds_in_master(10, "bindAddress", why, added=added)
+        ((name, line, key, because),) = self.found(namesrv="listenPort=9876\n" + added)
+        self.assertEqual((name, line, key), ("namesrv", 2, "bindAddress"))
+        self.assertIn(why, because)
+
     def test_syntax(self) -> None:
         r"""A file that is no properties file."""
         ((_, _, _, why),) = self.found(master="a=\\u12\n")

@@ -58,3 +58,10 @@ class OptionsTests(SynchronousTestCase):
         self.assertTrue(IService.providedBy(makeService(self.parse("--kvConfigPath", f"{folder}/kv.json"))))
         options = self.parse("--configWhiteList", "noSuchKey")
         self.assertIn("noSuchKey", str(self.assertRaises(SystemExit, makeService, options)))
+
+    def test_brackets(self) -> None:
+        """An address in brackets is refused with what to write instead, as a broker does."""
+        for host in ("[::1]", "[::1]:9876"):
+            error = self.assertRaises(SystemExit, makeService, self.parse("--bindAddress", host))
+            self.assertIn("rmq-namesrv cannot start: ", str(error))
+            self.assertIn("leave the brackets out: bindAddress=::1", str(error))

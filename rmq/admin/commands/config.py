@@ -18,7 +18,15 @@ from rmq.broker.config import BrokerSetup, resolve, second_master, unreachable
 from rmq.namesrv.config import CONFIG_CLASSES as NAMESRV_CLASSES
 from rmq.remoting.access import ACCESS_CLASSES, AccessSetup
 from rmq.remoting.acl import parse_credentials, parse_rules
-from rmq.runtime.config import ConfigError, ConfigField, about_unknown, config_fields, format_value, load
+from rmq.runtime.config import (
+    ConfigError,
+    ConfigField,
+    about_unknown,
+    config_fields,
+    format_value,
+    load,
+    refuse_brackets,
+)
 from rmq.runtime.disk.error import DiskError
 from rmq.runtime.disk.files import Disk
 from rmq.runtime.properties import decode_text, numbered_entries
@@ -223,6 +231,10 @@ def check_namesrv(source: Source, disk: Disk) -> list[Namesrv]:
         return []
     _, netty, _, *access = configs
     _check_terms(source, access[0], disk)
+    try:
+        refuse_brackets("bindAddress", netty.bind_address)
+    except ConfigError as error:
+        source.find_error(error)
     return [Namesrv(source, netty.listen_port)]
 
 

@@ -119,6 +119,8 @@ class MessageTests(QueryCase):
         self.assertEqual(len(self.query("k", maxNum="3")), 3)
         self.assertEqual(len(self.query("k", maxNum="1000")), 64)
         self.assertEqual(len(self.query("k", maxNum="3", _UNIQUE_KEY_QUERY="true")), 32)
+        for other in ("TRUE", "True", "false", "1", ""):  # Java compares with "true"
+            self.assertEqual(len(self.query("k", maxNum="3", _UNIQUE_KEY_QUERY=other)), 3)
 
     def test_by_log_offset(self) -> None:
         """The offset inside a message id leads to the message; one that leads nowhere is refused."""

@@ -76,7 +76,7 @@ class QueryResponder:
         By unique key at most ``defaultQueryMaxNum``.
         """
         config = self._settings.setup.store
-        count = config.default_query_max_num if header.unique_key_query else header.max_num
+        count = config.default_query_max_num if header.unique_key_query == "true" else header.max_num
         count = min(max(count, 0), config.max_msgs_num_batch)
         return self._store.query(header.topic, key, count, begin_ms, header.end_timestamp)
 

@@ -67,7 +67,8 @@ class QueryMessageHeader(msgspec.Struct, rename="camel", kw_only=True):
     max_num: Int32
     begin_timestamp: Int64
     end_timestamp: Int64
-    unique_key_query: bool | None = msgspec.field(default=None, name=UNIQUE_KEY_QUERY)
+    #: Java compares it with "true": "TRUE" is false
+    unique_key_query: str | None = msgspec.field(default=None, name=UNIQUE_KEY_QUERY)
 
 
 class QueryMessageReply(msgspec.Struct, rename="camel", kw_only=True):

@@ -1150,6 +1150,34 @@ class CompiledTlsTests(TlsCase):
         self.assertEqual(found[0], found[1])
         self.assertEqual((found[0]["answer bytes"], found[0]["lost"]), (6 * 100_010, []))
 
+    def test_key_update_behind_unsent_answers(self) -> None:
+        """Our new keys come behind answers that such a client has not read, wherever the transport has their rest."""
+        for reads in (False, True):
+
+            def scenario(link: Link, reads: bool = reads) -> None:
+                far: Any = link.far
+                self.request(link, ask(10))
+                link.transport.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 10_000)
+                far.records(ask(60_000))
+                for _ in range(5):
+                    self.turn()
+                for _ in range(2 * reads):  # so that the reactor has written once, and not all
+                    far.read_some(20_000)
+                    self.turn()
+                if link.is_here:
+                    unsent = bool(link.transport._tempDataLen), bool(link.transport.dataBuffer)
+                    self.assertEqual(unsent, (not reads, reads))
+                self.assertFalse(link.transport.producerPaused)
+                far.read_some(20_000)  # there is room for a record again, and the reactor reads before it writes
+                far.read_some(20_000)
+                far.update_keys(1)
+                self.settle()
+                self.request(link, ask(10))
+
+            found = [self.with_system_client(here, True, scenario) for here in (False, True)]
+            self.assertEqual(found[0], found[1])
+            self.assertEqual((found[0]["answer bytes"], found[0]["end"]), (60_020, ""))
+
     def test_renegotiation(self) -> None:
         """A client that asks for a renegotiation (TLS 1.2) is refused, and what it does then is the same."""
 
@@ -1394,6 +1422,11 @@ class SystemFar(Far):
         done = self._lib.SSL_renegotiate(self._ssl)
         assert done == 1, done
         self._lib.SSL_do_handshake(self._ssl)
+
+    def read_some(self, most: int) -> None:
+        """Read once."""
+        size = self._lib.SSL_read(self._ssl, self._buffer, most)
+        self.received += self._buffer.raw[: max(size, 0)]
 
     def move(self) -> bool:
         moved = False

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmq.store import reader
 from rmq.store.config import BrokerRole
 from rmq.store.messages import GetResult, GetStatus
-from rmq.wire.record import MAGIC_V2, SIZE_AND_MAGIC, decode_record, encode_record, java_hash, tags_code
+from rmq.wire.record import MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, decode_record, encode_record, java_hash, tags_code
 from tests.needs import need_compiled
 from tests.seeds import SEED
 from tests.store.support import BORN, HOST, Box, log_events, message, queue_records, unique_key
@@ -330,6 +330,25 @@ class ByKeyTests(SynchronousTestCase):
             if found is not None:
                 self.assertIs(found, reader._is_of_slowly(record, topic, key), f"seed {SEED}, number {number}")
         self.assertGreater(min(verdicts[True], verdicts[False], verdicts[None]), 200, f"seed {SEED}")
+
+    def test_properties_that_are_too_long(self) -> None:
+        """A record whose properties are longer than Java can read is not found, by the compiled look neither."""
+        need_compiled("rmq.store._pick")
+        for size, is_found in ((32_767, True), (32_768, False), (40_000, False)):
+            properties = b"KEYS\x01k\x02own\x01".ljust(size, b"x")
+            head = encode_record(
+                topic=b"T",
+                queue_id=0,
+                body=b"x",
+                properties=b"",
+                born_timestamp=1,
+                store_timestamp=1,
+                born_host=BORN,
+                store_host=HOST,
+            )[8:-2]
+            record = SIZE_AND_MAGIC.pack(10 + len(head) + size, MAGIC_V1) + head + size.to_bytes(2, "big") + properties
+            found = reader._compiled.is_of(record, "T", "k"), reader._is_of_slowly(record, "T", "k")
+            self.assertEqual(found, (is_found, is_found), size)
 
     def test_without_index(self) -> None:
         """messageIndexEnable=false keeps no index and finds nothing."""

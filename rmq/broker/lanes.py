@@ -324,6 +324,10 @@ class AnswersLater(Waits):
         """
         return WaitingAnswers(self, began_s, answers, requests, counts, one_way)
 
+    def count(self, topic: str, messages: int, size_bytes: int, requests: int) -> None:
+        """Count messages that are stored."""
+        self.puts.put(topic, messages, size_bytes, requests)
+
 
 class WaitingAnswers:
     """The pending replies to messages that were written together, of one connection or of several."""
@@ -353,7 +357,7 @@ class WaitingAnswers:
         makes.wait(-self._waiting)
         if status in STORED_CODES:
             for count in self._counts:
-                makes.puts.put(*count)
+                makes.count(*count)
         code, remark = int(ResponseCode.SUCCESS), None
         if status is not PutStatus.PUT_OK:
             for _ in range(self._waiting):

@@ -23,7 +23,7 @@ from rmq.broker.lanes import AnswersLater, LongNamesLane, SendLane, answers_at_o
 from rmq.broker.responders.sending import MAX_RECONSUME_VERSION
 from rmq.broker.responders.transactions import TransactionResponder
 from rmq.broker.settings import Settings
-from rmq.broker.stats import BrokerStats
+from rmq.broker.stats import TOPIC_COMMIT_NUMS, BrokerStats
 from rmq.broker.topics import RETRY_PREFIX, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TopicTable
 from rmq.broker.transactions import QUEUE_ID as HALF_QUEUE_ID
 from rmq.broker.transactions import REMOVE_TAG
@@ -72,7 +72,7 @@ def add_waiting_lanes(
     host, hides = settings.setup.store_host, config.hides_unconfirmed
     later = None
     if not answers_at_once(config):
-        later = AnswersLater(ends.outcome, stats, table, EndLane.code, clock)
+        later = _EndsLater(ends.outcome, stats, table, EndLane.code, clock)
     moves = _compiled.MoveBatch(TRANS_HALF_TOPIC, _OP_TEXT, AROUND_DONE, host, rng.randrange, later is not None, hides)
     stored = StoredRecords(store)
     table.add_chunk_lane(EndLane(settings, store, stored, sends, moves, later))
@@ -94,6 +94,14 @@ class StoredRecords:
             return store.read(phy_offset, MAX_READ_BYTES)
         except DiskError:
             return None
+
+
+class _EndsLater(AnswersLater):
+    """Counts commits, too."""
+
+    def count(self, topic: str, messages: int, size_bytes: int, requests: int) -> None:
+        super().count(topic, messages, size_bytes, requests)
+        self.puts.counter(TOPIC_COMMIT_NUMS, topic).add(requests, requests)
 
 
 class EndLane:
@@ -169,7 +177,7 @@ class EndLane:
         moves = self._moves
         waiting: int = moves.waiting  # also one-way commits
         if waiting:
-            done = later(began_s, answers, requests, [], waiting - requests)
+            done = later(began_s, answers, requests, moves.counts(), waiting - requests)
             self._store.wait_for(moves.last_phy + moves.last_size, done)
 
     def _add(self, data: bytes, position: int) -> int:

@@ -2260,14 +2260,16 @@ cdef class MoveBatch:
         """
         Return the frame that answers each encoded request with SUCCESS, b"" for a one-way one; count ends of transactions.
 
-        Topics that had no counts are added to ``counted``.
+        Topics that had no counts are added to ``counted``. Those that wait are left to :meth:`counts`.
         """
         cdef list answers = []
         cdef int request, first = 0
         cdef SendTopic topic
         for request in range(self.count):
             answers.append(b"" if self.one_way[request] else self._answer(self.opaques[request]))
-            if self.moves[first].kind == COMMIT:
+            if self.is_waiting[request]:
+                pass
+            elif self.moves[first].kind == COMMIT:
                 topic = <SendTopic>PyList_GET_ITEM(self.targets, request)
                 topic.count(counted, 1, self.moves[first].new_size)
                 topic.commits += 1
@@ -2278,6 +2280,15 @@ cdef class MoveBatch:
             first = self.ends[request]
         return answers
 
+    def counts(self):
+        """Return (topic, messages, bytes, requests) of each encoded request that waits, see :attr:`waiting`."""
+        cdef list counts = []
+        cdef int request, first = 0
+        for request in range(self.count):
+            if self.is_waiting[request]:
+                counts.append(((<SendTopic>PyList_GET_ITEM(self.targets, request)).name, 1, self.moves[first].new_size, 1))
+            first = self.ends[request]
+        return counts
 
     cdef bytes _answer(self, int64_t opaque):
         cdef uint8_t number[24]

@@ -433,6 +433,30 @@ class WaitingLaneTests(SynchronousTestCase):
             self.assertGreater(two.taken[37], 4)
             two.end()
 
+    def test_commits_are_counted_when_they_are_safe(self) -> None:
+        """The statistics have a message that is committed after the sync, and not at all when that fails."""
+        for fails in (0, 1):
+            two = Two(self, **FLUSH)
+            (half,) = two.ask(RemotingCommand(310, ext_fields=half_ext()))
+            found: list[list[int]] = []
+            for side, peer in zip(two.sides, two.peers, strict=True):
+                stats = side.one.service.stats
+                counters = [stats.counter(name, "T") for name in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE")]
+                counters += [stats.counter(f"TOPIC_{end}_NUMS", "T") for end in ("COMMIT", "ROLLBACK")]
+                side.one.node.disk.fail_syncs = fails
+                found.append([])
+                for seconds in (0.0, 1.0):
+                    if not seconds:
+                        for end, flag in (("8", 0), ("8", ONEWAY), ("12", ONEWAY), ("8", ONEWAY)):
+                            peer.send(encode_command(RemotingCommand(37, flag=flag, ext_fields=end_ext(half, end))))
+                    side.one.world.run_for(seconds)
+                    stats.settle()
+                    found[-1] += [number for counter in counters for number in (counter.value, counter.times)]
+            self.assertEqual(found[0], found[1], f"fails: {fails}")
+            self.assertEqual(found[0][8] - found[0][0], 0 if fails else 3)
+            self.assertEqual(two.taken[37], 4)
+            self.flushLoggedErrors()
+
     def test_what_clients_do(self) -> None:
         """Half messages and their ends, delayed messages, each retry of a message up to the last: lanes take them."""
         two = Two(self)

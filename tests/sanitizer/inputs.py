@@ -260,6 +260,7 @@ def waiting_kind() -> Callable[[random.Random], object]:
         room = rng.choice((*[1 << 30] * 8, 900, 0))
         if added and batch.encode(rng.choice((0, 1 << 40)), room, 1 << 41, HOST) is not None:
             assert len(batch.answers([])) <= added
+            assert len(batch.counts()) == batch.waiting
 
     return once
 

@@ -8,12 +8,12 @@ from contextlib import suppress
 from twisted.internet.task import deferLater
 
 from rmq.admin.command import Call, NotFound
-from rmq.admin.lookups import addresses_by_name, ask_each, route_of
+from rmq.admin.lookups import addresses_by_name, ask_each, cluster_info, route_of
 from rmq.client.core.subscription import subscription, wanted
 from rmq.client.flows.admin import received
 from rmq.client.types import ReceivedMessage
 from rmq.errors import Refused, RequestFailed, RequestTimeout, Unreachable
-from rmq.wire.api.common import MessageQueue, SubscriptionData
+from rmq.wire.api.common import MASTER_ID, MessageQueue, SubscriptionData
 from rmq.wire.api.pulling import (
     PULL_MESSAGE,
     PULL_SUBSCRIPTION,
@@ -61,9 +61,28 @@ class Source:
             self._is_silent = False
             self._call.terminal.warn(f"rmq-admin: broker {self._broker_name} answers again, at {self.addr}")
 
-    def may_pass(self, error: Refused) -> bool:
-        """Whether a refusal may be over soon; a slave in place of its master may not have a new topic yet."""
-        return error.code in _PASSING or (self._is_silent and error.code == ResponseCode.TOPIC_NOT_EXIST)
+    async def refused(self, error: Refused) -> None:
+        """
+        Wait after a refusal that may be over soon; raises any other one, and NotFound for a topic that was deleted.
+
+        That is what the master says. A slave in its place may not have a new topic yet.
+        """
+        if error.code == ResponseCode.TOPIC_NOT_EXIST:
+            if not self._is_silent or await self._is_master():
+                raise NotFound(
+                    f"topic {self._topic} does not exist any more at broker {self._broker_name}, {self.addr}"
+                )
+        elif error.code not in _PASSING:
+            raise error
+        await self.failed(error)
+
+    async def _is_master(self) -> bool:
+        """Whether the address is that of the master, as far as a NameServer answers."""
+        with suppress(RequestFailed):
+            groups = (await cluster_info(self._call)).broker_addr_table
+            if self._broker_name in groups:
+                return groups[self._broker_name].broker_addrs.get(MASTER_ID) == self.addr
+        return False
 
     async def failed(self, error: RequestFailed) -> None:
         """Say once that the broker does not answer; wait, and look where it is now."""
@@ -90,9 +109,10 @@ async def follow(
     while not until():
         try:
             answer = await _pull(call, queue, source.addr, offset, subscribed)
-        except (RequestTimeout, Unreachable, Refused) as error:
-            if isinstance(error, Refused) and not source.may_pass(error):
-                raise
+        except Refused as error:
+            await source.refused(error)
+            continue
+        except (RequestTimeout, Unreachable) as error:
             await source.failed(error)
             continue
         source.answered()

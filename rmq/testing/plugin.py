@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: the fixtures whose logs belong to the report of a failed test
 _WITH_LOGS = ("rmq", "rmq_isolated")
+#: the fixtures that have the servers of the session
+_SHARED = ("rmq_cluster", "rmq", "rmq_client", "rmq_aio_client", "rmq_tx_client")
 TRIAL_CANNOT_WAIT = (
     "pytest-twisted has started the reactor, for a test function that came before. A TestCase of trial starts it"
     " itself, and does not wait for its Deferreds when it runs already. Run these tests with trial, or with: pytest -p"
@@ -87,6 +89,22 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         if _SEED in item.stash:
             report.sections.append(("rmq_simulation", f"--rmq-seed {item.stash[_SEED]} repeats this run"))
     return report  # type: ignore[no-any-return]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Raise UsageError for ``@pytest.mark.rmq`` on a test whose servers it does not choose."""
+    fixtures: Sequence[str] = getattr(item, "fixturenames", ())
+    marker = item.get_closest_marker("rmq")
+    if marker is None or "rmq_isolated" in fixtures:
+        return
+    info = getattr(item, "_fixtureinfo", None)
+    if "request" in getattr(info, "argnames", ()):  # it may ask for rmq_isolated by name
+        return
+    # One of a class or a module is for those of its tests that have such servers; a test without servers may be there.
+    if marker in item.own_markers or "rmq_cluster" in fixtures:
+        used = [name for name in _SHARED if name in fixtures]
+        has = f"this test uses {', '.join(used)}, the servers of all tests" if used else "this test does not use it"
+        raise pytest.UsageError(f"@pytest.mark.rmq chooses the servers of the fixture rmq_isolated; {has}")
 
 
 def _cannot_wait(item: pytest.Item) -> bool:

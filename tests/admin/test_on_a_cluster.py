@@ -1038,12 +1038,57 @@ class MessageTests(ClusterCase):
         self.world.run_for(2)
         self.text("topic", "delete", "orders", "--yes")
         result = self.world.settle(done)
-        self.assertEqual((result.status, self.warned), (1, []), result)
+        self.assertEqual((result.status, self.warned), (2, []), result)
+        self.assertIn(f"topic orders does not exist any more at broker broker-a, {self.broker}", result.err)
         self.text("topic", "create", "orders", "--queues", "2")
         for member in self.cluster.members:
             member.node.crash()
         self.assertEqual(self.world.settle(self.following()).status, 3)
         self.assertEqual(self.warned, [])
+
+    def test_follow_of_a_topic_deleted_meanwhile(self) -> None:
+        """A `tail` whose broker is back without the topic ends: the master says so, and it is not a slave."""
+        master, _ = self.cluster.members
+        done = self.following()
+        self.world.run_for(2)
+        self.cluster.net.partition(self.machine, master.node)
+        self.world.run_for(20)
+        self.assertNoResult(done)
+        there, self.machine = self.machine, Node(self.world, self.cluster.net, "elsewhere")
+        self.machine.start()
+        self.text("topic", "delete", "orders", "--yes")
+        self.machine = there
+        self.cluster.net.heal()
+        result = self.world.settle(done)
+        self.assertEqual((result.status, result.out), (2, ""))
+        self.assertIn(f"topic orders does not exist any more at broker broker-a, {self.broker}", result.err)
+        self.assertEqual(len(self.warned), 1)
+
+    def test_consume_a_topic_deleted_meanwhile(self) -> None:
+        """A `consume` waits for a topic, through restarts of servers too, and ends when the topic is deleted."""
+        parsed = parse(["consume", "later", "-g", "G", "--from", "begin", "-n", self.namesrv])
+        done = Deferred.fromCoroutine(run(platform_for(self.machine), parsed, self.terminal()))
+        self.world.run_for(20)
+        self.assertNoResult(done)
+        self.text("topic", "create", "later", "--queues", "1")
+        self.emitted.clear()
+        self.send("later", 1)
+        self.world.run_for(10)
+        self.assertEqual(len(self.emitted), 1)
+        (namesrv,) = self.cluster.name_servers
+        for node in (namesrv, *(member.node for member in self.cluster.members)):
+            node.kill()
+        self.world.run_for(20)
+        namesrv.start()
+        self.world.run_for(20)
+        for member in self.cluster.members:
+            member.node.start()
+        self.world.run_for(40)
+        self.assertNoResult(done)
+        self.text("topic", "delete", "later", "--yes")
+        result = self.world.settle(done)
+        self.assertEqual((result.status, result.out), (2, ""))
+        self.assertEqual(result.err, f"rmq-admin: topic later does not exist any more at {self.broker}")
 
     def test_find_and_show(self) -> None:
         """A message is found by key, by the producer's id and by the broker's."""

@@ -127,6 +127,27 @@ def test_wrong_marker(tmp_path: Path, arguments: str, text: str) -> None:
         run(tmp_path, *pytest_of(PLUGINS[0]))
 
 
+def test_marker_without_servers_of_its_own(tmp_path: Path) -> None:
+    """The marker on a test that does not use rmq_isolated is an error; one of a module is for those that do."""
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n"
+        "pytestmark = pytest.mark.rmq(masters=1)\n"
+        "def test_without_servers():\n    pass\n"
+        "def test_by_name(request):\n    request.getfixturevalue('rmq_isolated')\n"
+        "@pytest.fixture\ndef mq(rmq_isolated):\n    return rmq_isolated\n"
+        "@pytest.mark.rmq(config={'flushDiskType': 'SYNC_FLUSH'})\ndef test_through_a_fixture(mq):\n    pass\n"
+        "@pytest.mark.rmq(slaves=1)\ndef test_marked():\n    pass\n"
+        "def test_shared(rmq_client):\n    pass\n"
+    )
+    with pytest.raises(AssertionError) as failed:
+        run(tmp_path, *pytest_of(PLUGINS[0]))
+    text = str(failed.value)
+    assert "3 passed, 2 errors" in text
+    chooses = "UsageError: @pytest.mark.rmq chooses the servers of the fixture rmq_isolated; this test "
+    assert f"{chooses}does not use it" in text
+    assert f"{chooses}uses rmq_cluster, rmq, rmq_client, the servers of all tests" in text
+
+
 def test_plugin_imports_pytest_only(tmp_path: Path) -> None:
     """A run that uses no fixture of the kit imports nothing of rmq but the plugin, and no Twisted."""
     (tmp_path / "test_it.py").write_text(

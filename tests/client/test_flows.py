@@ -165,7 +165,8 @@ class SendTests(FlowCase):
         """
         Handlers that could not be called, or would do nothing, are refused, and so are subscriptions of a wrong shape.
 
-        The body of a generator function would never run, and each message would count as consumed.
+        The body of a generator function would never run, and each message would count as consumed. A function without
+        arguments, or with two, would fail for each.
         """
 
         def generator(message: ReceivedMessage) -> Iterator[int]:
@@ -180,6 +181,7 @@ class SendTests(FlowCase):
 
         client = self.sim.client()
         wrongs: list[Any] = [7, "handle", generator, asynchronous, partial(generator), Yielding()]
+        wrongs += [lambda: None, lambda message, more: None]
         for wrong in wrongs:
             self.assertRaises(ConfigurationError, consumer, client, wrong)
             self.assertRaises(ConfigurationError, transaction_producer, client, "PG", wrong, ProducerSettings())
@@ -190,6 +192,19 @@ class SendTests(FlowCase):
         for wrong in groups:
             self.assertRaises(ConfigurationError, consumer, client, None, group=wrong)
         consumer(client, partial(lambda more, message: None, 1))
+        consumer(client, partial(print, end=""), group="G2")
+
+    def test_a_consumer_with_a_handler_has_no_messages_for_others(self) -> None:
+        """`receive` and `async for` say so; they would wait for ever."""
+
+        async def iterate(found: PushConsumer) -> None:
+            async for _ in found:
+                pass
+
+        found = consumer(self.sim.client(), print)
+        self.sim.run(found.start())
+        self.sim.run(self.refused(found.receive(), "go to its handler"))
+        self.sim.run(self.refused(iterate(found), "go to its handler"))
 
     def test_what_a_handler_takes(self) -> None:
         """A handler whose annotation contradicts batch_size is refused; any other one, and one without, is taken."""

@@ -124,8 +124,6 @@ class PushConsumer(Member):
         await self._ended.wait()
 
     async def __aiter__(self) -> AsyncIterator[Delivery]:
-        if self._handler is not None:
-            raise ConfigurationError("messages go to the handler")
         while not self._closed:
             try:
                 yield await self.receive()
@@ -134,6 +132,8 @@ class PushConsumer(Member):
 
     async def receive(self) -> Delivery:
         """Wait for the next message; ClosedClient when the consumer is closed meanwhile."""
+        if self._handler is not None:
+            raise ConfigurationError("the messages of this consumer go to its handler")
         await self.start()
         while not self._closed:
             if self._ready:

@@ -40,9 +40,25 @@ async def outcome(host: Host, handler: Callable[[Any], Any], argument: object) -
 
 
 def check_handler(handler: object, what: str) -> None:
-    """Refuse what would consume messages without a look at them: a generator function runs only when it is iterated."""
+    """
+    Refuse what would fail for every message, or consume it without a look at it.
+
+    One without arguments, or with two, would make a dead letter of each. A generator function runs only when it is
+    iterated.
+    """
     if not callable(handler):
         raise ConfigurationError(f"{what} is a function or coroutine function, not {handler!r}")
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):  # a function written in C may have none
+        pass
+    else:
+        try:
+            signature.bind(None)
+        except TypeError as error:
+            raise ConfigurationError(
+                f"{what} is called with one argument, which {handler!r} does not take: {error}"
+            ) from None
     while isinstance(handler, partial):
         handler = handler.func
     for function in (handler, type(handler).__call__):

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from rmq.client.host import Answer, Prepare
 from rmq.errors import CLOSED_PLAIN, CLOSED_TLS, RequestFailed, RequestTimeout, Unreachable, with_advice
@@ -251,8 +251,7 @@ class Link(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's have its methods, but are of no such class
         self._owner.connected.add(self)
         self.local_ip = str(transport.get_extra_info("sockname")[0]).partition("%")[0]
         self._check_idle()

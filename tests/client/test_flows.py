@@ -1274,6 +1274,34 @@ class ConsumeTests(FlowCase):
 
         self.assertEqual(self.sim.run(ack_all()), 2)
 
+    def test_ack_after_the_close(self) -> None:
+        """An ack after the close says that the message comes again, also at the end of a block that lasts longer."""
+        made = consumer(self.client, None, drain_timeout_s=5)
+        self.sim.run(send_all(self.sender, [b"x"] * 2))
+        kept, in_block = self.sim.run(made.receive()), self.sim.run(made.receive())
+        self.sim.run(in_block.__aenter__())
+        report = self.sim.run(made.close())
+        self.assertEqual(report.handlers_cancelled, 1)
+        for end in (kept.ack(), in_block.__aexit__(None, None, None)):
+            with self.assertRaisesRegex(LostQueue, "goes to the next member of the group, for its consumer is closed"):
+                self.sim.run(end)
+        inbox = Inbox()
+        self.sim.run(consumer(self.sim.client(), inbox).start())
+        self.until(lambda: len(inbox.got) == 2)
+
+    def test_pause_within_a_namespace(self) -> None:
+        """Queues are paused by either name of their topic; what is no queue is refused."""
+        made = consumer(self.sim.client(namespace="NS"), Inbox())
+        self.sim.run(producer(self.sim.client(namespace="NS")).send(Message("T", b"x")))
+        self.sim.run(made.start())
+        self.until(lambda: len(made.assignment()) >= 4)
+        made.pause(*(structs.replace(queue, topic="T") for queue in made.assignment() if queue.topic == "NS%T"))
+        self.sim.pass_s(20)
+        self.assertEqual({queue.trouble for queue in made.health() if queue.queue.topic == "NS%T"}, {"paused"})
+        wrong: Any = list(made.assignment())
+        with self.assertRaisesRegex(ConfigurationError, "a queue is a MessageQueue, not"):
+            made.pause(wrong)
+
     def test_pause(self) -> None:
         """A paused queue is not pulled; health says why."""
         inbox = Inbox()

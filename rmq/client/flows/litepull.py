@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Collection, Mapping
 
-from rmq.client.core.routes import check_topic, wrap
+from rmq.client.core.routes import check_topic
 from rmq.client.core.subscription import subscription
 from rmq.client.flows import spans
 from rmq.client.flows.closing import Closing
@@ -192,12 +192,6 @@ class PullConsumer(Member):
         for held, message in self._taken:
             self._done(held, [message], How.ACKNOWLEDGED)
         self._taken.clear()
-
-    def _wrapped(self, queue: MessageQueue) -> MessageQueue:
-        if not isinstance(queue, MessageQueue):
-            raise ConfigurationError(f"a queue is a MessageQueue, not {queue!r}")
-        topic = wrap(self._namespace, queue.topic)
-        return MessageQueue(topic=topic, broker_name=queue.broker_name, queue_id=queue.queue_id)
 
     def _mine(self, queue: MessageQueue) -> Held:
         self._instance.check_process()

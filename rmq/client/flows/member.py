@@ -204,12 +204,19 @@ class Member:
     def pause(self, *queues: MessageQueue) -> None:
         """Pull no more of these queues; messages in hand are delivered."""
         self._instance.check_process()
-        self._paused.update(queues)
+        self._paused.update([self._wrapped(queue) for queue in queues])
 
     def resume(self, *queues: MessageQueue) -> None:
         """Pull these queues again."""
         self._instance.check_process()
-        self._paused.difference_update(queues)
+        self._paused.difference_update([self._wrapped(queue) for queue in queues])
+
+    def _wrapped(self, queue: MessageQueue) -> MessageQueue:
+        """Return a queue as it is named here: with the namespace."""
+        if not isinstance(queue, MessageQueue):
+            raise ConfigurationError(f"a queue is a MessageQueue, not {queue!r}")
+        topic = wrap(self._namespace, queue.topic)
+        return MessageQueue(topic=topic, broker_name=queue.broker_name, queue_id=queue.queue_id)
 
     def health(self) -> list[QueueHealth]:
         """Return the state of each queue."""

@@ -90,6 +90,8 @@ class PushConsumer(Member):
         self._workers: list[Worker] = []
         self._again: dict[ReceivedMessage, Running] = {}
         self._in_use = 0
+        #: the offsets are written for the last time: what is acknowledged now has no effect
+        self.has_ended = False
         self._idle = self._host.gate()
         self._sender = Producer(instance, INNER_PRODUCER, ProducerSettings())
         self._closing = Closing(self._host, self, self._close, name=f"rmq close of {self._group}")
@@ -181,6 +183,7 @@ class PushConsumer(Member):
             if worker.running is not None:
                 await worker.running.wait()
         await self._sender.close()
+        self.has_ended = True
         report = await self._write_all()
         await self._let_go()
         await self._instance.leave(self)
@@ -475,8 +478,10 @@ class Delivery:
         self._settled = ""
 
     async def ack(self) -> None:
-        """The message is consumed; LostQueue when it will be delivered to another member."""
+        """The message is consumed; LostQueue when it will be delivered to another member, also after a close."""
         self._check_open("ack")
+        if self._consumer.has_ended:
+            raise LostQueue(f"{self.message} goes to the next member of the group, for its consumer is closed")
         if self._held.dropped:
             raise LostQueue(f"queue {self._held.queue} of {self.message} belongs to another member")
         self._settled = "acknowledged"

@@ -126,7 +126,7 @@ class Client:
         return self._started.client_id
 
     def producer(self, group: str = "DEFAULT_PRODUCER", settings: ProducerSettings = _PRODUCER) -> Producer:
-        """Return a producer; one is enough for all topics and coroutines."""
+        """Return the producer of this group with these settings; one is enough for all topics and coroutines."""
         return producer(self._started, group, settings)
 
     def push_consumer(

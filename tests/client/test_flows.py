@@ -1274,6 +1274,35 @@ class ConsumeTests(FlowCase):
 
         self.assertEqual(self.sim.run(ack_all()), 2)
 
+    def test_one_producer_of_a_group(self) -> None:
+        """A program may ask for its producer with each message: it is the same one, until it is closed."""
+        client, settings = self.sim.client(), ProducerSettings()
+        made = new_producer(client, "PG", settings)
+        for _ in range(100):
+            self.assertIs(new_producer(client, "PG", ProducerSettings()), made)
+        others = [new_producer(client, "PG", ProducerSettings(retries=0)), new_producer(client, "PG2", settings)]
+        self.assertEqual(len({made, *others}), 3)
+        self.assertEqual(len(client.parts), 3)
+        self.sim.run(made.close())
+        again = new_producer(client, "PG", settings)
+        self.assertIsNot(again, made)
+        self.sim.run(again.send(Message("T", b"x")))
+
+    def test_one_transaction_producer_of_a_group(self) -> None:
+        """One that is asked for again is the same; another check would never be asked, and is refused."""
+
+        def check(message: ReceivedMessage) -> None: ...
+
+        client, settings = self.sim.client(), ProducerSettings()
+        made = transaction_producer(client, "PG", check, settings, ["T"])
+        self.assertIs(transaction_producer(client, "PG", check, settings, iter(["T"])), made)
+        self.assertIsNot(new_producer(client, "PG", settings), made)
+        for wrong in ((print, settings, ["T"]), (check, ProducerSettings(retries=0), ["T"]), (check, settings, [])):
+            with self.assertRaisesRegex(ConfigurationError, "group PG has a transaction producer in this client, with"):
+                transaction_producer(client, "PG", *wrong)
+        self.sim.run(made.close())
+        self.assertIsNot(transaction_producer(client, "PG", print, settings), made)
+
     def test_ack_after_the_close(self) -> None:
         """An ack after the close says that the message comes again, also at the end of a block that lasts longer."""
         made = consumer(self.client, None, drain_timeout_s=5)

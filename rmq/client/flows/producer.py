@@ -51,6 +51,7 @@ class Producer:
         check_installed(settings.compression)
         self._instance = instance
         self._namespace = instance.settings.namespace
+        self._named = group
         self._group = wrap(self._namespace, group)
         self._settings = settings
         self._turn = instance.host.rng.randrange(1 << 30)
@@ -510,6 +511,10 @@ class Producer:
     def routes_changed(self) -> None:
         self._queues.clear()
 
+    def is_of(self, group: str, settings: ProducerSettings) -> bool:
+        """Return whether this is the producer of a group, with these settings, and not closed."""
+        return not self._closed and (group, settings) == (self._named, self._settings)
+
     async def close(self) -> CloseReport:
         """Take no more messages, wait for those in flight, which have their own deadlines, and leave the group."""
         self._closed = True
@@ -535,8 +540,11 @@ def _batch(messages: Iterable[Message]) -> list[Message]:
 
 
 def producer(instance: Instance, group: str, settings: ProducerSettings) -> Producer:
-    """Return a producer as a part of the client."""
+    """Return the producer of the client with this group and these settings; a new one after its close."""
     check_kind(settings, ProducerSettings)
+    for part in instance.parts:  # programs ask for one with each message, and heartbeats name all
+        if type(part) is Producer and part.is_of(group, settings):
+            return part
     made = Producer(instance, group, settings)
     instance.parts.append(made)
     return made

@@ -67,10 +67,12 @@ class TransactionProducer(Producer):
     ) -> None:
         super().__init__(instance, group, settings)
         check_handler(check, "a check")
-        self._ask = check
+        self.check = check
+        self.settings = settings
+        self.named_topics = tuple(topics)
         #: those whose brokers know this producer before it sends anything
         self._asked_about = [settings.default_topic]
-        for topic in topics:
+        for topic in self.named_topics:
             check_topic(topic)
             self._asked_about.append(wrap(self._namespace, topic))
 
@@ -172,7 +174,7 @@ class TransactionProducer(Producer):
         with spans.handling(self._instance, None, [message]) as span:
             span.attach()
             try:
-                how, error = await outcome(self._instance.host, self._ask, message)
+                how, error = await outcome(self._instance.host, self.check, message)
             finally:
                 span.detach()
             span.failed(error)
@@ -224,8 +226,20 @@ def transaction_producer(
     settings: ProducerSettings,
     topics: Iterable[str] = (),
 ) -> TransactionProducer:
-    """Return a producer as a part of the client."""
+    """
+    Return the producer of the client with these arguments; a new one after its close.
+
+    ConfigurationError for a group that has one with others: brokers could be answered by the wrong ``check``.
+    """
     check_kind(settings, ProducerSettings)
+    topics = tuple(topics)
+    for part in instance.parts:
+        if isinstance(part, TransactionProducer) and part.is_of(group, part.settings):
+            if part.is_of(group, settings) and (part.check, part.named_topics) == (check, topics):
+                return part
+            raise ConfigurationError(
+                f"group {group} has a transaction producer in this client, with another check, settings or topics"
+            )
     made = TransactionProducer(instance, group, check, settings, topics)
     instance.parts.append(made)
     instance.run_beside(made.announce(), name=f"rmq announcement of {group}")

@@ -7,14 +7,22 @@ Keys that size Java's threads and buffers are accepted, because files in use hol
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 import attrs
 
 from rmq.remoting.access import AccessSetup
+from rmq.runtime.config import ConfigError
 
 _NO_THREADS = "sizes a thread pool in Apache; one thread does everything here"
 _UNSUPPORTED = "no effect: not supported"
+#: keys of Apache's controllers that mean nothing to one that decides alone
+_CONTROLLER_KEYS = """
+controllerDLegerGroup controllerDLegerSelfId controllerType controllerThreadPoolNums mappedFileSize isProcessReadEvent
+controllerRequestThreadPoolQueueCapacity electMasterMaxRetryCount scanInactiveMasterInterval jRaftControllerRPCAddr
+jRaftElectionTimeoutMs jRaftGroupId jRaftScanWaitTimeoutMs jRaftServerId jRaftSnapshotIntervalSecs
+"""
 
 
 def _key(default: Any, doc: str, **metadata: Any) -> Any:
@@ -140,6 +148,16 @@ class ControllerConfig:
     Java: ControllerConfig
     """
 
+    #: what a warning calls keys of 5.x
+    FOREIGN_KEYS = frozenset(_CONTROLLER_KEYS.split())
+
+    controller_d_leger_peers: str = _key(
+        "",
+        "the quorum of Apache's controllers; no effect with one of them, several end the start: one decides alone here",
+        key="controllerDLegerPeers",
+        local=True,
+    )
+    j_raft_init_conf: str = _key("", "as controllerDLegerPeers, of jRaft", key="jRaftInitConf", local=True)
     controller_store_path: str = _path(
         lambda: _home_file("namesrv", "controller"),
         "directory of the controller's state; two controllers must not share it",
@@ -154,6 +172,27 @@ class ControllerConfig:
 
 #: In the order in which Apache prints them.
 CONFIG_CLASSES: tuple[type, ...] = (NamesrvConfig, NettyServerConfig, ControllerConfig)
+
+
+def check_controller(namesrv: NamesrvConfig, controller: ControllerConfig) -> None:
+    """
+    Raise ConfigError for a controller that is to be one of several.
+
+    There is no quorum here: each would elect masters by itself, and a group could get two.
+    """
+    if not namesrv.enable_controller_in_namesrv:
+        return
+    for key, text in (
+        ("controllerDLegerPeers", controller.controller_d_leger_peers),
+        ("jRaftInitConf", controller.j_raft_init_conf),
+    ):
+        peers = [peer for peer in re.split("[;,]", text) if peer.strip()]
+        if len(peers) > 1:
+            raise ConfigError(
+                f"{key}={text}: {len(peers)} controllers, but controllers form no quorum here: set "
+                f"enableControllerInNamesrv=true in one NameServer only, without {key}, and name just that one in "
+                "controllerAddr of the brokers"
+            )
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)

@@ -15,7 +15,7 @@ import attrs
 from twisted.application.service import IService
 from twisted.logger import Logger
 
-from rmq.namesrv.config import CONFIG_CLASSES, NamesrvSetup
+from rmq.namesrv.config import CONFIG_CLASSES, NamesrvSetup, check_controller
 from rmq.namesrv.service import build_namesrv
 from rmq.remoting.access import ACCESS_CLASSES, AccessSetup
 from rmq.runtime.config import ConfigError
@@ -44,6 +44,7 @@ class Options(RmqOptions):
 
     def _load(self) -> None:
         super()._load()
+        check_controller(self.configs[0], self.configs[2])
         # updateNamesrvConfig writes the file of -c; -p shows that too.
         if self.config_file is not None:
             namesrv, *others = self.configs

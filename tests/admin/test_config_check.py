@@ -239,6 +239,25 @@ class TogetherTests(ConfigCheckCase):
         findings = {finding[:3] for finding in self.found(one=one, two=plain)}
         self.assertIn(("two", 0, "enableControllerMode"), findings)
 
+    def test_a_quorum_of_controllers(self) -> None:
+        """
+        A file for one of several controllers of Apache's, also one with NameServers in it, is a NameServer's.
+
+        It does not start, and its other keys are called those of 5.x instead of misspelled ones.
+        """
+        text = (
+            "namesrvAddr=10.0.0.1:9000;10.0.0.2:9000\nenableControllerInNamesrv=true\ncontrollerDLegerGroup=group1\n"
+            "controllerDLegerPeers=n0-10.0.0.1:9878;n1-10.0.0.2:9878\ncontrollerDLegerSelfId=n0\n"
+        )
+        found = {line: (key, why) for _, line, key, why in self.found(n0=text)}
+        self.assertEqual(
+            {line: key for line, (key, _) in found.items() if line in (3, 4, 5)},
+            {3: "controllerDLegerGroup", 4: "controllerDLegerPeers", 5: "controllerDLegerSelfId"},
+        )
+        self.assertIn("2 controllers, but controllers form no quorum here", found[4][1])
+        self.assertEqual(found[5][1], "unknown key: of RocketMQ 5.x, no effect here")
+        self.assertNotIn(2, found)
+
     def test_one_machine(self) -> None:
         """Ports of neighbours that collide, and a store that two brokers would share."""
         self.finds_in_slave(7, "listenPort", "10912 (listenPort) collides with", ("10921", "10912"))

@@ -104,7 +104,7 @@ listenPort bindAddress
 # who may use it, and for how long in silence
 serverChannelMaxIdleTimeSeconds
 # which role it has
-enableControllerInNamesrv
+enableControllerInNamesrv controllerDLegerPeers jRaftInitConf
 # where files are
 rocketmqHome configStorePath kvConfigPath controllerStorePath
 """

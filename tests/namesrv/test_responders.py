@@ -269,7 +269,8 @@ class ConfigTests(TalkCase):
         shown = self.shown()
         paths = {"configStorePath", "kvConfigPath", "rocketmqHome"}
         ports = {"listenPort", "bindAddress", "serverChannelMaxIdleTimeSeconds"}
-        black = {"configBlackList", "configWhiteList", "enableControllerInNamesrv", *paths, *ports}
+        quorum = {"controllerDLegerPeers", "jRaftInitConf"}
+        black = {"configBlackList", "configWhiteList", "enableControllerInNamesrv", *quorum, *paths, *ports}
         for key, value in shown.items():
             answer = self.update(format_properties({key: value}).encode())
             self.assertEqual((key, answer.code), (key, 16 if key in black else 0))

@@ -52,6 +52,21 @@ class OptionsTests(SynchronousTestCase):
         for key in ("--serverChannelMaxIdleTimeSeconds", "--scanNotActiveBrokerInterval"):
             self.assertRaises(SystemExit, self.parse, key, "0")
 
+    def test_a_quorum_of_controllers(self) -> None:
+        """
+        A file for one of several controllers of Apache's stops the start: here each would elect masters by itself.
+
+        One alone is a controller here too, and a NameServer that is none may name them.
+        """
+        three = "n0-127.0.0.1:9878;n1-127.0.0.1:9868;n2-127.0.0.1:9858"
+        on = "--enableControllerInNamesrv=true"
+        for key, peers in (("controllerDLegerPeers", three), ("jRaftInitConf", "a:9878,b:9868")):
+            error = self.assertRaises(SystemExit, self.parse, on, f"--{key}", peers)
+            self.assertIn(f"command line --{key}: {key}={peers}: {len(peers.split(':')) - 1} controllers", str(error))
+            self.assertFalse(setup_of(self.parse(f"--{key}", peers)).namesrv.enable_controller_in_namesrv)
+        one = setup_of(self.parse(on, "--controllerDLegerPeers", "n0-127.0.0.1:9878"))
+        self.assertTrue(one.namesrv.enable_controller_in_namesrv)
+
     def test_service(self) -> None:
         """`twistd rmq-namesrv` gets a service to run; what the configuration forbids is one line on the screen."""
         folder = os.path.abspath(self.mktemp())

@@ -16,6 +16,7 @@ from rmq.admin.command import DIFFERENT, OK, Call, Outcome, WrongUse, argument, 
 from rmq.broker.config import CONFIG_CLASSES as BROKER_CLASSES
 from rmq.broker.config import BrokerSetup, resolve, second_master, unreachable
 from rmq.namesrv.config import CONFIG_CLASSES as NAMESRV_CLASSES
+from rmq.namesrv.config import check_controller
 from rmq.remoting.access import ACCESS_CLASSES, AccessSetup
 from rmq.remoting.acl import parse_credentials, parse_rules
 from rmq.runtime.config import (
@@ -229,7 +230,11 @@ def check_namesrv(source: Source, disk: Disk) -> list[Namesrv]:
     configs = _loaded(source, (*NAMESRV_CLASSES, *ACCESS_CLASSES))
     if configs is None:
         return []
-    _, netty, _, *access = configs
+    namesrv, netty, controller, *access = configs
+    try:
+        check_controller(namesrv, controller)
+    except ConfigError as error:
+        source.find_error(error)
     _check_terms(source, access[0], disk)
     try:
         refuse_brackets("bindAddress", netty.bind_address)

@@ -112,6 +112,7 @@ class TwistdBroker(BrokerService):
     def _dump(self) -> None:
         """Make a dump and report its folder, on standard output as well as in the log."""
         if not self.running:
+            _no_dump()
             return
 
         def failed(failure: Failure) -> None:
@@ -121,9 +122,16 @@ class TwistdBroker(BrokerService):
         self.dumps.make().addCallbacks(lambda folder: _say(f"dump {folder}"), failed)
 
 
+def _no_dump() -> None:
+    _log.warn("SIGUSR1: no dump is made, the broker does not run: it starts, stops, or waits for its controller")
+    print("dump failed: the broker does not run", file=sys.__stderr__, flush=True)
+
+
 def makeService(options: Options) -> IService:
     """Return the service that `twistd` runs."""
     reactor = the_reactor()
+    # Until a broker takes it: unhandled, the signal would end a process that waits for its controller.
+    signal.signal(signal.SIGUSR1, lambda signum, frame: reactor.callFromThread(_no_dump))
     platform = real_platform(reactor)
     supervisor = supervisor_of(reactor, os.environ)
     setup = setup_of(options)

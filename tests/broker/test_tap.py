@@ -6,7 +6,9 @@ import ipaddress
 import os
 import signal
 import socket
+import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from io import StringIO
 
@@ -230,18 +232,48 @@ class OptionsTests(SynchronousTestCase):
 
 class SignalTests(SynchronousTestCase):
     def test_sigusr1(self) -> None:
-        """A signal makes the running broker dump itself; a broker that has stopped takes no notice."""
+        """A signal makes the running broker dump itself; a broker that has stopped says that there is no dump."""
         before = signal.getsignal(signal.SIGUSR1)
         self.addCleanup(signal.signal, signal.SIGUSR1, before)
         said: list[str] = []
         self.patch(tap, "_say", said.append)
         one = OneBroker(service=tap.TwistdBroker)
+        broker = one.service
+        assert isinstance(broker, tap.TwistdBroker)
         os.kill(os.getpid(), signal.SIGUSR1)
         one.world.run_until(lambda: said, 10)
         (name,) = one.node.disk.list_dir("/store-dumps")
         self.assertEqual(said, [f"dump /store-dumps/{name}"])
         one.end()
+        refused: list[bool] = []
+        self.patch(tap, "_no_dump", lambda: refused.append(True))
+        broker._dump()
+        self.assertEqual(refused, [True])
         self.assertEqual(one.node.disk.list_dir("/store-dumps"), [name])
+
+    def test_before_there_is_a_broker(self) -> None:
+        """One that waits for its controller does not end because of the signal: it says that there is no dump."""
+        before = signal.getsignal(signal.SIGUSR1)
+        self.addCleanup(signal.signal, signal.SIGUSR1, before)
+        asked: list[Callable[[], object]] = []
+
+        class Reactor:
+            callFromThread = staticmethod(asked.append)
+
+        self.patch(tap, "the_reactor", Reactor)
+        self.patch(tap, "real_platform", lambda reactor: None)
+        self.patch(tap, "build_broker", lambda *args, **kwargs: self.fail("no broker is needed"))
+        options = Options()
+        options.parseOptions([])
+        self.assertRaises(self.failureException, tap.makeService, options)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        error = StringIO()
+        self.patch(sys, "__stderr__", error)
+        (call,) = asked
+        with capturedLogs() as heard:
+            call()
+        self.assertIn("no dump is made", str(formatEvent(heard[0])))
+        self.assertEqual(error.getvalue(), "dump failed: the broker does not run\n")
 
 
 class AddressTests(SynchronousTestCase):

@@ -62,6 +62,14 @@ class Simulated:
         self.clients: list[Node] = []
         self.world.run_until(self._complete, 30, "registered brokers")
 
+    def replace(self, name: str) -> Node:
+        """Kill a broker, start an empty one of its name on another machine, and return that."""
+        self.brokers[name].kill()
+        node = self.brokers[name] = Node(self.world, self.net, f"{name}-2")
+        node.start(self._builder(name, node))
+        self.world.run_until(self._complete, 30, "a registered broker")
+        return node
+
     def _builder(self, name: str, node: Node) -> Callable[[Platform], BrokerService]:
         values = {"namesrvAddr": self.namesrv_addr, "brokerName": name, **self.values}
         return lambda platform: build_broker(platform, setup_of(values), host_address=node.address, host_name=name)

@@ -962,6 +962,27 @@ class ConsumeTests(FlowCase):
         with self.assertRaises(ClosedClient):
             self.sim.run(self.sender.send(Message("T", b"x")))
 
+    def test_another_master_after_a_silent_one(self) -> None:
+        """
+        A broker that does not answer makes a producer look at the routes, at most every two seconds.
+
+        So a send after the first one that failed goes to the broker that has taken its place, not only after half a
+        minute.
+        """
+        self.make_topic()
+        client = self.sim.client()
+        sender = producer(client)
+        self.sim.run(sender.send(Message("T", b"to the first")))
+        self.sim.net.partition(self.sim.clients[-1], self.sim.brokers["broker-a"])
+        second = self.sim.replace("broker-a")
+        self.make_topic()
+        with self.assertRaises(NotDelivered):
+            self.sim.run(sender.send(Message("T", b"to nobody")))
+        self.sim.pass_s(0.5)
+        sent = self.sim.run(sender.send(Message("T", b"to the second")))
+        self.assertIs(sent.status, SendStatus.OK)
+        self.assertEqual(client.brokers, {"broker-a": {0: f"{second.address}:10911"}})
+
     def test_close_while_a_broker_hangs(self) -> None:
         """It waits once for a silent server, and not once for each queue; one that is back counts again."""
         self.make_topic(queues=16)

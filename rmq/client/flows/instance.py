@@ -156,6 +156,8 @@ class Instance:
         #: addresses that did not answer the last request of a close, and when that was
         self._silent: dict[str, float] = {}
         self._look = host.gate()
+        #: when a broker that did not answer last made us look at the routes
+        self._looked_s = -LOST_BROKER_POLL_S
         #: by name of a broker: epoch ms of its last answer to a heartbeat or pull; see :meth:`absences`
         self._heard_ms: dict[str, int] = {}
         self._absences: dict[str, int] = {}
@@ -282,6 +284,13 @@ class Instance:
         except Unreachable:
             if addr not in self._unreachable and addr not in self.namesrvs:
                 self._unreachable[addr] = self.host.seconds()
+                self._look.open()
+            raise
+        except RequestTimeout:
+            # Its machine or its network may have halted, and another broker may be master by now.
+            now = self.host.seconds()
+            if addr not in self.namesrvs and now >= self._looked_s + LOST_BROKER_POLL_S:
+                self._looked_s = now
                 self._look.open()
             raise
         if self._unreachable or self._silent:

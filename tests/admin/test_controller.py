@@ -52,6 +52,19 @@ class ControllerTests(TestCase):
             (DIFFERENT, [("master", True), ("not in sync", False)]),
         )
 
+    def test_no_master_and_no_broker_in_a_route(self) -> None:
+        """A group is shown without its name when no NameServer knows a broker of it any more: then it is needed."""
+        self.pair.brokers[1].kill()
+        self.pair.world.run_for(5)
+        self.pair.brokers[0].kill()
+        self.pair.brokers[1].start()
+        self.pair.world.run_for(5)
+        status, rows = self.data("controller", "show")
+        self.assertEqual(
+            (status, [(row["id"], row["role"], row["alive"]) for row in rows]),
+            (DIFFERENT, [(1, "in sync", False), (2, "not in sync", True)]),
+        )
+
     def test_an_unknown_group(self) -> None:
         result = self.run_it("controller", "show", "nobody")
         self.assertEqual((result.status, "elects the master of none of these: nobody" in result.out), (DIFFERENT, True))

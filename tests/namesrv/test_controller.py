@@ -958,8 +958,11 @@ class ToolTests(ControllerCase):
         self.assertEqual(self.body(answer), {"replicasInfoTable": {"pair": info}})
 
     def test_no_list(self) -> None:
-        """An empty body asks for no group; one that is no list of names is refused."""
-        self.assertEqual(self.body(self.talk.ask(CONTROLLER_GET_SYNC_STATE_DATA)), {"replicasInfoTable": {}})
+        """An empty body or list asks for all groups; one that is no list of names is refused."""
+        self.whole(2)
+        for nothing in (None, b"[]"):  # all of them
+            everything = self.body(self.talk.ask(CONTROLLER_GET_SYNC_STATE_DATA, None, nothing))
+            self.assertEqual(list(everything["replicasInfoTable"]), ["pair"])
         answer = self.talk.ask(CONTROLLER_GET_SYNC_STATE_DATA, None, b'{"pair":1}')
         self.assertIn("list of names", self.refused(answer, ResponseCode.SYSTEM_ERROR))
 

@@ -38,17 +38,26 @@ COLUMNS = ("broker_name", "id", "address", "role", "alive", "master_epoch", "set
     "show who is master, who is in the SyncStateSet and who lives",
     NAMESRV,
     CONTROLLER,
-    argument("brokerName", nargs="*", metavar="BROKER_NAME", help="groups; default: all that have a broker now"),
+    argument(
+        "brokerName",
+        nargs="*",
+        metavar="BROKER_NAME",
+        help="groups; default: all; of an Apache controller all that have a broker now",
+    ),
 )
 async def controller_show(call: Call) -> Outcome:
     """Status 2 when a group has no master, or a broker that is not in the SyncStateSet."""
     controller = await _controller(call)
-    names = call.options.brokerName or sorted((await cluster_info(call)).broker_addr_table)
+    names = call.options.brokerName
     answer = await call.invoke(controller, CONTROLLER_GET_SYNC_STATE_DATA, None, msgspec.json.encode(names))
+    if not names and not answer.body.replicas_info_table:
+        names = sorted((await cluster_info(call)).broker_addr_table)
+        answer = await call.invoke(controller, CONTROLLER_GET_SYNC_STATE_DATA, None, msgspec.json.encode(names))
     table = answer.body.replicas_info_table
     rows = [row for name, info in sorted(table.items()) for row in _rows(name, info)]
     is_whole = all(info.master_broker_id is not None and not info.not_in_sync_replicas for info in table.values())
-    nothing = f"{controller} elects the master of none of these: {', '.join(names) or 'no broker is registered'}"
+    asked = ", ".join(names) or "no broker is registered; name a group to see one that has lost all"
+    nothing = f"{controller} elects the master of none of these: {asked}"
     return tabular(COLUMNS, rows, nothing=nothing, status=OK if is_whole and table else DIFFERENT)
 
 

@@ -133,7 +133,9 @@ class ControllerResponders:
         else:
             group = self._controller.elect(before, asker=header.broker_id)
         if group.master_id is None or (header.designate_elect and group.master_id != header.broker_id):
-            raise Refuse(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, "Failed to elect a new master")
+            ids = ", ".join(map(str, sorted(before.sync_state_set)))
+            why = "" if header.designate_elect else f": one of the SyncStateSet [{ids}] must be heard from"
+            raise Refuse(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, f"Failed to elect a new master{why}")
         body = ElectMasterBody(broker_member_group=_member_group(group), sync_state_set=set_of(group).sync_state_set)
         reply = self._master_of(group, None)
         if group.master_epoch == before.master_epoch:
@@ -191,7 +193,9 @@ class ControllerResponders:
             names = msgspec.json.decode(request.body or b"[]", type=list[str])
         except msgspec.MsgspecError as error:
             raise Refuse(ResponseCode.SYSTEM_ERROR, f"the body must be a list of names: {error}") from error
-        groups = [group for group in map(self._controller.group, names) if group is not None]
+        # Apache's answers a list without names with no group. No NameServer knows those whose brokers are all away.
+        known = self._controller.groups() if not names else map(self._controller.group, names)
+        groups = [group for group in known if group is not None]
         table = {group.broker_name: self._replicas(group) for group in groups}
         return Reply(body=BrokerReplicasInfo(replicas_info_table=table))
 

@@ -62,6 +62,8 @@ class UnitTests(SynchronousTestCase):
             self.assertEqual(HARDENING | SERVICE, {key: service.get(key) for key in HARDENING | SERVICE}, path.name)
             self.assertNotIn("MemoryMax", service, "mapped files count")
         self.assertEqual(unit("rmq-namesrv.service")["Service"]["DynamicUser"], "yes")
+        # A recovery that reads a large log takes longer than any limit, and would begin again.
+        self.assertEqual(unit("rmq-broker@.service")["Service"]["TimeoutStartSec"], "infinity")
         self.assertEqual(unit("rmq-broker@.service")["Service"]["User"], "rmq")
 
     def test_commands_are_understood(self) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.logger import Logger
 
 from rmq.runtime.properties import ConfigError
 
@@ -57,7 +58,7 @@ def make_manhole_service(spec: str, namespace: dict[str, Any], *, reactor: Any =
         factory = prompt.telnet_factory(namespace)
     else:
         factory = prompt.ssh_factory(namespace, address.authorized_keys)
-    return ManholeService(reactor, address.port, factory)
+    return ManholeService(reactor, address, factory)
 
 
 class ManholeService(Service):
@@ -69,17 +70,33 @@ class ManholeService(Service):
     """
 
     name = "manhole"
+    _log = Logger()
 
-    def __init__(self, reactor: Any, port: int, factory: Any) -> None:
+    def __init__(self, reactor: Any, address: ManholeAddress, factory: Any) -> None:
         self._reactor = reactor
-        self._port = port
+        self._address = address
         self._factory = factory
         self._listening: Any = None
 
     def startService(self) -> None:
         """Listen; a CannotListenError names the address when that is not possible."""
-        self._listening = self._reactor.listenTCP(self._port, self._factory, interface=INTERFACE)
+        port, keys = self._address.port, self._address.authorized_keys
+        self._listening = self._reactor.listenTCP(port, self._factory, interface=INTERFACE)
         super().startService()
+        port = getattr(self._listening.getHost(), "port", port)
+        if keys is None:
+            self._log.warn(
+                "manhole listens on {host}:{port} without passwords: every user of this machine can enter",
+                host=INTERFACE,
+                port=port,
+            )
+        else:
+            self._log.info(
+                "manhole listens on {host}:{port}, for the owners of the keys in {keys}",
+                host=INTERFACE,
+                port=port,
+                keys=keys,
+            )
 
     def stopService(self) -> Deferred[None]:
         """Stop listening; fires when the port is closed."""

@@ -75,6 +75,23 @@ class ServiceTests(ManholeCase):
             self.assertEqual((str(port) in spec, interface), (True, "127.0.0.1"))
             service.stopService()
 
+    def test_the_log_says_who_may_enter(self) -> None:
+        """A prompt for every user of the machine is a warning at the start; one for the owners of keys is none."""
+        keys = self.authorized_keys()
+        for spec, level, text in (
+            ("6666", LogLevel.warn, "manhole listens on 127.0.0.1:6666 without passwords: every user of this machine"),
+            (
+                f"ssh:6667:{keys}",
+                LogLevel.info,
+                f"manhole listens on 127.0.0.1:6667, for the owners of the keys in {keys}",
+            ),
+        ):
+            service = make_manhole_service(spec, {}, reactor=self.reactor)
+            service.startService()
+            event = list(self.events)[-1]
+            self.assertEqual((event["log_level"], text in formatEvent(event)), (level, True))
+            service.stopService()
+
     def test_taken_port(self) -> None:
         """A port that is taken is an error of the start, not a traceback in the log of a process without a prompt."""
 

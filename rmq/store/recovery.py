@@ -61,6 +61,8 @@ from rmq.wire.record import (
 
 #: buffered units and index entries are written each time this much of the log has been read
 WRITE_EVERY_BYTES = 16 << 20
+#: a line in the log each time this much has been read: nothing else is heard of a broker whose recovery takes minutes
+REPORT_EVERY_BYTES = 1 << 30
 #: of what a slave truncates, at most this much is saved
 MAX_SAVED_BYTES = 64 << 20
 #: a torn end without any whole record is saved only if it is longer: one record, or one batch, may be torn
@@ -93,6 +95,7 @@ class Recovery:
     #: what was read, for the log line
     read_from: int = attrs.field(init=False, default=0)
     _written_to: int = attrs.field(init=False, default=0)
+    _reported_to: int = attrs.field(init=False, default=0)
     #: from here to the end a slave should compare with its master: its power failed, or records behind the last fsync
     #: are damaged, which a kill alone does not do; None: no need
     suspect_from: int | None = attrs.field(init=False, default=None)
@@ -184,7 +187,7 @@ class Recovery:
         if self.progress is not None and not full:
             self._synced_queues = {queue.key for queue in self.queues if queue.end}
         self._resume_index()
-        self.read_from = self._written_to = start
+        self.read_from = self._written_to = self._reported_to = start
         self.dispatcher.begin_at(start, self._record_before(start))
         self.dispatcher.damage.clear()
         self.dispatcher.fills_gaps = full or start == log.min_offset
@@ -376,6 +379,14 @@ class Recovery:
         if dispatched - self._written_to >= WRITE_EVERY_BYTES:
             self._written_to = dispatched
             self._write()
+            if dispatched - self._reported_to >= REPORT_EVERY_BYTES:
+                self._reported_to = dispatched
+                self._log.info(
+                    "recovery has read the commit log from {start} to {offset}; its files end at {end}",
+                    start=self.read_from,
+                    offset=dispatched,
+                    end=self.commit_log.end,
+                )
 
     def _write(self) -> None:
         self.queues.write()

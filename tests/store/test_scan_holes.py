@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import Any
+
+from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq.store import recovery, scan
@@ -83,3 +87,25 @@ class MemoryTests(SynchronousTestCase):
         store = box.reopen("kill")
         self.assertGreater(len(set(written)), 5)
         self.assertEqual(store.max_offset("Topic", 0), 34)
+
+    def test_recovery_says_how_far_it_is(self) -> None:
+        """A recovery that reads for minutes writes a line for each part of the log; a short one writes none."""
+        self.patch(recovery, "WRITE_EVERY_BYTES", 1000)
+        self.patch(scan, "CHUNK_BYTES", 2048)
+        box = Box()
+        box.open()
+        box.put_many(100)
+        self.assertEqual(self.reports(box), [])
+        self.patch(recovery, "REPORT_EVERY_BYTES", 2500)
+        reports = self.reports(box)
+        self.assertGreater(len(reports), 2)
+        self.assertEqual([each["start"] for each in reports], [0] * len(reports))
+        offsets = [each["offset"] for each in reports]
+        self.assertTrue(all(later - one >= 2500 for one, later in pairwise([0, *offsets])), offsets)
+
+    def reports(self, box: Box) -> list[dict[str, Any]]:
+        """Kill the store's process, delete its queues, and return the lines of the recovery about its progress."""
+        box.disk.delete_tree(f"{ROOT}/consumequeue")
+        with capturedLogs() as events:
+            box.reopen("kill")
+        return [event for event in events if event["log_format"].startswith("recovery has read")]

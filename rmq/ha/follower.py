@@ -27,7 +27,7 @@ from rmq.ha.slave import SlaveSession
 from rmq.ha.status import LinkStatus
 from rmq.runtime.clock import steady_ms, wall_ms
 from rmq.runtime.disk.files import DiskError
-from rmq.runtime.logs import LogThrottle
+from rmq.runtime.logs import LogThrottle, repeats
 from rmq.runtime.platform import split_addr
 from rmq.store.messages import StoreError
 
@@ -308,12 +308,12 @@ class Follower:
         suppressed = self._throttle.admit(key, steady_ms(self._clock))
         if suppressed is not None:
             self._log.error(
-                "replication from master {addr} at offset {offset}: {what} "
-                "({suppressed} identical messages suppressed)",
+                "replication from master {addr} at offset {offset}: {what}{repeats}",
                 addr=self.master_addr,
                 offset=self._commit_log.end_offset,
                 what=what,
                 suppressed=suppressed,
+                repeats=repeats(suppressed),
             )
 
     def _pause_s(self, _: float) -> float:

@@ -21,7 +21,7 @@ from rmq.ha.status import ACK_LATENCY_MS, ReplicationLag, SlaveStatus
 from rmq.runtime.clock import steady_ms, wall_ms
 from rmq.runtime.disk.files import DiskError
 from rmq.runtime.histogram import Histogram
-from rmq.runtime.logs import LogThrottle
+from rmq.runtime.logs import LogThrottle, repeats
 from rmq.store.messages import PutStatus, StoreError
 
 #: connections without a first report; one more evicts the oldest of the host that has most of them
@@ -375,11 +375,12 @@ class MasterHub(ServerFactory):
             return
         write = self._log.error if close.kind in ALARMING else self._log.warn
         write(
-            "HA connection of {addr} dropped, {kind}: {reason} ({suppressed} identical messages suppressed)",
+            "HA connection of {addr} dropped, {kind}: {reason}{repeats}",
             addr=addr,
             kind=close.kind.value,
             reason=close.reason,
             suppressed=suppressed,
+            repeats=repeats(suppressed),
         )
 
     def left(self, connection: MasterConnection, why: str) -> None:

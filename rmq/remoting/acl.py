@@ -29,7 +29,7 @@ from rmq.runtime.clock import Periodic, now_ms, steady_ms
 from rmq.runtime.config import ConfigError
 from rmq.runtime.disk.error import DiskError
 from rmq.runtime.disk.files import Disk
-from rmq.runtime.logs import LogThrottle
+from rmq.runtime.logs import LogThrottle, repeats
 from rmq.wire import fastjson
 from rmq.wire.api.clients import HeartbeatData
 from rmq.wire.api.common import DataVersion
@@ -459,9 +459,10 @@ class Acl(Service):
         suppressed = self._throttle.admit(text, steady_ms(self._clock))
         if suppressed is not None:
             self._log.warn(
-                "access control refuses {text} ({suppressed} identical messages suppressed)",
+                "access control refuses {text}{repeats}",
                 text=text,
                 suppressed=suppressed,
+                repeats=repeats(suppressed),
             )
 
     def _read(self) -> dict[str, bytes]:

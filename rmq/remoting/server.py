@@ -22,7 +22,7 @@ from rmq.remoting.protocol import RemotingProtocol, plain_only
 from rmq.remoting.responders import ResponderTable
 from rmq.remoting.tls import admission
 from rmq.runtime.clock import steady_ms
-from rmq.runtime.logs import LogThrottle
+from rmq.runtime.logs import LogThrottle, repeats
 from rmq.runtime.platform import Platform, join_addr
 from rmq.runtime.tls.context import TLS_TROUBLE, ServerTls
 
@@ -142,11 +142,12 @@ class RemotingServer(Service):
         if suppressed is not None:
             peer, _ = describe_peer(address)
             self._log.warn(
-                "{name} rejects {peer}: {why} ({suppressed} identical messages suppressed)",
+                "{name} rejects {peer}: {why}{repeats}",
                 name=self.name,
                 peer=peer,
                 why=why,
                 suppressed=suppressed,
+                repeats=repeats(suppressed),
             )
 
     def _opened(self, channel: Channel) -> None:

@@ -196,6 +196,11 @@ class LogThrottle:
         return suppressed
 
 
+def repeats(suppressed: int) -> str:
+    """Return what a throttled line says at its end of those that were suppressed before it: nothing where none were."""
+    return f" ({suppressed} identical messages suppressed)" if suppressed else ""
+
+
 class RoleLogFile(LogFile):
     """
     The log file of a role; it also gets the Python stack when a signal such as SIGSEGV or SIGBUS ends the process.

@@ -29,6 +29,7 @@ from rmq.runtime.logs import (
     json_line,
     make_observer,
     parse_rotation,
+    repeats,
 )
 
 
@@ -231,6 +232,10 @@ class ControlTests(SynchronousTestCase):
 
 
 class LogThrottleTests(SynchronousTestCase):
+    def test_repeats(self) -> None:
+        """A line says how many like it were suppressed; the first one does not speak of none."""
+        self.assertEqual((repeats(0), repeats(3)), ("", " (3 identical messages suppressed)"))
+
     def test_once_a_minute(self) -> None:
         """The same line is written once a minute, with how many were suppressed; another key is not affected."""
         throttle = LogThrottle()

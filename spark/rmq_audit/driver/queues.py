@@ -398,7 +398,7 @@ def _meaning(log: Log, check: QueueCheck, empty: Fault, frontier: int, why: Why 
         invariant = "CQ-LOST"
         text = (
             f", although queues hold messages up to {frontier}: units are made in the order of the log, so these are "
-            f"lost. Consumers never see the messages; Apache's broker does not add them after a clean stop. {remedy}"
+            f"lost. Consumers never see the messages; Apache's broker does not add them after a clean stop: {remedy}"
         )
     last_one = last if at_end else None
     detail = empty.detail + text

@@ -186,7 +186,15 @@ class RmqOptions(usage.Options):
         it is configured; ``supervisor`` notifies systemd. A start that fails with one of ``start_errors`` ends the
         process with one line, and so does a manhole or HTTP port that cannot be made.
         """
-        top = TopService(self.role_name, self.log_observer, start_errors, is_daemon=self._twistd_log.is_daemon)
+        twistd = self._twistd_log
+        path = self["logFile"] or twistd.path or self["logDir"] or twistd.elsewhere or logs.CONSOLE
+        top = TopService(
+            self.role_name,
+            self.log_observer,
+            start_errors,
+            is_daemon=twistd.is_daemon,
+            is_logged_apart=path != logs.CONSOLE,
+        )
         try:
             if self["http"] is not None and face is not None:
                 from rmq.runtime.http.service import make_http_service
@@ -397,12 +405,15 @@ class TopService(MultiService):
         start_errors: tuple[type[Exception], ...] = (),
         *,
         is_daemon: bool,
+        is_logged_apart: bool = False,
     ) -> None:
         super().__init__()
         self._role_name = role_name
         self._log_observer = log_observer
         self._start_errors: tuple[type[Exception], ...] = (CannotListenError, *start_errors)
         self._is_daemon = is_daemon
+        #: the log is no console, and read without what standard error had
+        self._is_logged_apart = is_logged_apart
 
     def setServiceParent(self, parent: Any) -> None:
         # makeService cannot reach the application otherwise, and an observer added later would double twistd's own.
@@ -425,9 +436,9 @@ class TopService(MultiService):
             super().startService()
         except self._start_errors as error:
             text = f"{self._role_name} cannot start: {error}"
-            if self._is_daemon:
+            if self._is_daemon or self._is_logged_apart:
                 self._log.critical("{text}", text=text)
-            else:
+            if not self._is_daemon:
                 # sys.stderr is twistd's log by now.
                 print(text, file=sys.__stderr__, flush=True)
             raise StartError(text) from error

@@ -437,6 +437,17 @@ class StartErrorTests(TapCase):
         error = self.start(top)
         self.assertEqual((self.err.getvalue(), error.code), ("rmq-role cannot start: no such disk\n", 1))
 
+    def test_foreground_with_a_log_file(self) -> None:
+        """Where the log is a file it has the line too: who looks there later finds why the process ended."""
+        found: list[str] = []
+        for arguments in ([], ["--logFile", "-"], ["--logFile", f"{self.root}/role.log"]):
+            top = self.parse(*arguments).top_service(FailingRole(), dict, start_errors=(OSError,))
+            self.start(top)
+            texts = [event["text"] for event in self.events if "text" in event]
+            self.assertEqual(len(texts), len(found) + ("role.log" in str(arguments)), arguments)
+            found = texts
+        self.assertEqual(found, ["rmq-role cannot start: no such disk"])
+
     def test_background(self) -> None:
         """A background process has no standard error: the line is in its log, and twistd shows it."""
         top = TopService("rmq-role", None, (OSError,), is_daemon=True)

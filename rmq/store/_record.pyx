@@ -2438,13 +2438,9 @@ def add_entries(file, const uint8_t[::1] pending, Py_ssize_t first):
             begin_phy = phy
             begin_ms = store_ms
         seconds = 0
-        if begin_ms > 0:
-            seconds = store_ms - begin_ms
-            # Python rounds down
-            seconds = seconds // 1000 if seconds >= 0 else -1
-        if seconds < 0:
-            seconds = 0
-        elif seconds > 2147483647:
+        if 0 < begin_ms < store_ms:
+            seconds = (store_ms - begin_ms) // 1000
+        if seconds > 2147483647:
             seconds = 2147483647
         put32(out, <uint32_t>key_hash)
         put64(out + 4, <uint64_t>phy)

@@ -282,6 +282,20 @@ class SendTests(FlowCase):
             self.sim.run(client.fetch_route("nothing"))
         self.assertNotIn("\n", str(raised.exception))
 
+    def test_queues_in_the_log(self) -> None:
+        """The log says which queues a member gets and gives up; a new group alone is no trouble to report."""
+        self.make_topic()
+        client = self.sim.client()
+        one = consumer(client, Inbox(), {"T": "*"})
+        with self.assertLogs("rmq.client", logging.INFO) as logged:
+            self.sim.run(one.start())
+            self.sim.pass_s(25)
+            self.sim.run(one.close())
+        topic = [line.partition("topic T; ")[2] for line in logged.output if "topic T;" in line]
+        every = "broker-a/0, broker-a/1, broker-a/2, broker-a/3"
+        self.assertEqual(topic, [f"gained: {every}; lost: none", f"gained: none; lost: {every}"])
+        self.assertEqual([line for line in logged.output if "does not say" in line], [])
+
     def test_queue_of_another_topic(self) -> None:
         """A queue of another topic is refused; a topic with and without its namespace is the same one."""
         for namespace in (None, "NS"):

@@ -267,8 +267,11 @@ class SlotPageTests(SynchronousTestCase):
         file = IndexFile("x", 5000, 10_000, IndexHeader())
         file.begin()
         # around the end of the first page, and with no other slot of the second one
-        hashes = [0, 0, 0, *range(1010, 1020), 7 * 5000 + 4000]
-        pending = b"".join(index.PENDING.pack(each, 100 + at, NOW_MS + at) for at, each in enumerate(hashes))
+        hashes = [0, 0, 0, *range(1010, 1020), 7 * 5000 + 4000, 1, 1, 1]
+        times = [NOW_MS + at for at in range(len(hashes) - 3)] + [-(1 << 63), (1 << 63) - 1, 0]
+        pending = b"".join(
+            index.PENDING.pack(each, 100 + at, time) for at, (each, time) in enumerate(zip(hashes, times, strict=True))
+        )
         self.assertEqual(add(file, pending, 3), len(hashes))
         return file
 

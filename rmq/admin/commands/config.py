@@ -136,8 +136,10 @@ async def config_check(call: Call) -> Outcome:
     for path in call.options.files:
         try:
             data = disk.read_whole(path)
-        except (FileNotFoundError, DiskError) as error:
-            raise WrongUse(f"{path}: {error}") from error
+        except FileNotFoundError as error:
+            raise WrongUse(f"{path}: {error.strerror}") from error
+        except DiskError as error:
+            raise WrongUse(str(error)) from error
         source = Source(path)
         sources.append(source)
         if path.endswith((".yml", ".yaml")):

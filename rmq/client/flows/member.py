@@ -94,6 +94,11 @@ FORGET_DIFFERENCE_S = 600.0
 _log = logging.getLogger("rmq.client.consumer")
 
 
+def _names(queues: Iterable[MessageQueue]) -> str:
+    names = sorted((queue.broker_name, queue.queue_id) for queue in queues)
+    return ", ".join(f"{broker_name}/{queue_id}" for broker_name, queue_id in names) or "none"
+
+
 @attrs.define(eq=False)
 class Held:
     """A queue that is ours now."""
@@ -408,7 +413,9 @@ class Member:
                     addr, GET_CONSUMER_LIST_BY_GROUP, ConsumerGroupHeader(consumer_group=self._group), None
                 )
             except RequestFailed as error:
-                _log.info("%s does not say who is in group %s: %s", addr, self._group, error)
+                # A broker that does not know a new group yet refuses.
+                level = logging.DEBUG if isinstance(error, Refused) else logging.INFO
+                _log.log(level, "%s does not say who is in group %s: %s", addr, self._group, error)
                 continue
             return response.body.consumer_id_list
         return None
@@ -435,7 +442,16 @@ class Member:
         before, now = self._told.get(topic, frozenset()), frozenset(q for q in self._held if q.topic == topic)
         if now != before:
             self._told[topic] = now
-            event = Rebalanced(topic=topic, group=self._group, queues=now, gained=now - before, lost=before - now)
+            gained, lost = now - before, before - now
+            _log.info(
+                "group %s has %d queues of topic %s; gained: %s; lost: %s",
+                self._group,
+                len(now),
+                topic,
+                _names(gained),
+                _names(lost),
+            )
+            event = Rebalanced(topic=topic, group=self._group, queues=now, gained=gained, lost=lost)
             tell(self._instance.observers, lambda observer: observer.rebalanced(event))
 
     def _give_up_all(self) -> None:

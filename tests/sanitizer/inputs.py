@@ -330,7 +330,8 @@ def pick_kind() -> Callable[[random.Random], object]:
         answer = rng.choice((None, b"", b"answer"))
         name, most = rng.choice((None, *names)), rng.choice((1, 1000))
         around = b"x", b"y"
-        module.answer_known(2 * frame, 0, name, {}, lambda *_: found, lambda *_: answer, around, [], most)
+        text = rng.choice((None, b"topic"))
+        module.answer_known(2 * frame, 0, name, text, {}, lambda *_: found, lambda *_: answer, around, [], most)
         module.is_of(damaged(rng, record(rng, 0)), rng.choice("Tt") * rng.choice((1, 127)), rng.choice(TEXTS))
         module.first_since(damaged(rng, units), damaged(rng, window), first, rng.choice((0, 1, 1 << 40, 1 << 62)))
         module.pull_head(*(rng.choice((0, -(1 << 63), (1 << 63) - 1)) for _ in range(6)), b"x" * rng.randrange(99), 5)

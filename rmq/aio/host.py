@@ -41,6 +41,8 @@ class AsyncioHost:
         self.seconds = self._loop.time
         self._tls = tls
         self._tasks: set[asyncio.Task[None]] = set()
+        #: those of them that their owner has cancelled
+        self._cancelled: set[asyncio.Task[None]] = set()
         self._threads: ThreadPoolExecutor | None = None
 
     def check_loop(self) -> None:
@@ -77,16 +79,34 @@ class AsyncioHost:
         task = asyncio.get_running_loop().create_task(run, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
-        return AsyncioRunning(task)
+        return AsyncioRunning(task, self._cancelled)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        self._cancelled.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("%s failed", task.get_name(), exc_info=error)
 
     def cancellations(self) -> int:
         task = asyncio.current_task()
         return 0 if task is None else task.cancelling()
+
+    async def absorb(self, before: int) -> bool:
+        task = asyncio.current_task()
+        # asyncio.run cancels all tasks once, at its end: this one must end then, or it would wait for ever
+        if task in self._cancelled or not any(
+            one is not task and not one.done() and not one.cancelling() for one in self._tasks
+        ):
+            return False
+        assert task is not None
+        try:
+            await asyncio.sleep(0)  # raises what cancel() has asked for and nothing has raised yet
+        except asyncio.CancelledError:
+            if task in self._cancelled:
+                raise
+        while task.cancelling() > before:
+            task.uncancel()
+        return True
 
     async def within(self, waiting: Coroutine[Any, Any, T], seconds: float) -> T:
         # not wait_for: before Python 3.12 it forgets a cancellation that meets the end of the wait
@@ -106,10 +126,17 @@ class AsyncioHost:
             if "shutdown" not in str(error):
                 raise
             # Python runs no further threads, for the program ends: with no answer the message goes to another member.
-            await _cancelled()
+            await self._cancel_current()
             raise
         result = await running
         return await result if inspect.isawaitable(result) else result
+
+    async def _cancel_current(self) -> None:
+        """End the task as if it had been cancelled by its owner."""
+        task = asyncio.current_task()
+        if task is not None:
+            AsyncioRunning(task, self._cancelled).cancel()
+            await asyncio.sleep(0)
 
     def read_file(self, path: str) -> bytes | None:
         return read_home_file(path)
@@ -127,14 +154,6 @@ class AsyncioHost:
     def close(self) -> None:
         if self._threads is not None:
             self._threads.shutdown(wait=False)
-
-
-async def _cancelled() -> None:
-    """End the task as if it had been cancelled by its owner."""
-    task = asyncio.current_task()
-    if task is not None:
-        task.cancel()
-        await asyncio.sleep(0)
 
 
 def _guarded(handler: Callable[[Any], Any], argument: object) -> object:
@@ -168,11 +187,13 @@ class AsyncioGate:
 class AsyncioRunning:
     """A task."""
 
-    def __init__(self, task: asyncio.Task[None]) -> None:
+    def __init__(self, task: asyncio.Task[None], cancelled: set[asyncio.Task[None]]) -> None:
         self._task = task
+        self._cancelled = cancelled
 
     def cancel(self) -> None:
-        self._task.cancel()
+        if self._task.cancel():
+            self._cancelled.add(self._task)
 
     async def wait(self) -> None:
         await asyncio.wait([self._task])

@@ -91,6 +91,12 @@ class Host(Protocol):
         CANCELLED without another one comes from something that the coroutine waited for.
         """
 
+    async def absorb(self, before: int) -> bool:
+        """
+        Forget what of the running coroutine's cancellations over ``before`` came from the coroutine itself, or from
+        code that it ran; False, with nothing forgotten, when its owner or the end of the loop cancelled it.
+        """
+
     def within(self, waiting: Coroutine[Any, Any, T], seconds: float) -> Awaitable[T]:
         """Wait at most so long, then cancel and raise TimeoutError."""
 

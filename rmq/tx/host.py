@@ -85,6 +85,10 @@ class TwistedHost:
         running = _RUNNING.get()
         return 0 if running is None else running.cancellations
 
+    async def absorb(self, before: int) -> bool:
+        """Code that a coroutine runs does not have the Deferred that drives it: only its owner cancels it."""
+        return False
+
     def within(self, waiting: Coroutine[Any, Any, T], seconds: float) -> Deferred[T]:
         def expired(_: object, seconds: float) -> Any:
             raise TimeoutError(f"not within {seconds:g} s")

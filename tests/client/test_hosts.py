@@ -228,6 +228,87 @@ class AsyncioHostTests(host_contract.Contract):
 
         run(main)
 
+    def test_the_end_of_a_program_with_others(self) -> None:
+        """The same while other coroutines of the client run."""
+
+        async def main(loop: SimLoop) -> None:
+            host, seen = AsyncioHost(), list[object]()
+
+            async def work() -> None:
+                seen.append(await outcome(host, str, b"x"))
+
+            async def beside() -> None:
+                await asyncio.sleep(1000)
+
+            other = host.spawn(beside(), name="beside")
+            await host.spawn(work(), name="before").wait()
+            assert host._threads is not None
+            host._threads.shutdown()
+            await host.spawn(work(), name="after").wait()
+            self.assertEqual(seen, [("b'x'", None)])
+            other.cancel()
+            await other.wait()
+
+        run(main)
+
+    def test_handlers_that_cancel_their_task(self) -> None:
+        """
+        A handler that cancels its own task, or lets the cancellation of a scope of it out, has failed; its worker goes
+        on. One that returns before the cancellation comes has not failed. All tasks cancelled at once: it ends.
+        """
+
+        async def main(loop: SimLoop) -> None:
+            host, seen = AsyncioHost(), list[str]()
+
+            def task() -> asyncio.Task[Any]:
+                current = asyncio.current_task()
+                assert current is not None
+                return current
+
+            async def waits(message: object) -> None:
+                task().cancel()
+                await asyncio.sleep(1000)
+
+            async def returns(message: object) -> None:
+                task().cancel()
+
+            async def fails(message: object) -> None:
+                task().cancel()
+                raise LookupError
+
+            async def leaks(message: object) -> None:
+                loop.call_later(5, task().cancel)
+                await asyncio.sleep(1000)
+
+            async def hangs(message: object) -> None:
+                await asyncio.sleep(1000)
+
+            async def work() -> None:
+                for handler in (waits, returns, fails, leaks, waits):
+                    _, error = await outcome(host, handler, "m")
+                    await asyncio.sleep(1)
+                    seen.append(f"{type(error).__name__} {task().cancelling()}")
+                await outcome(host, hangs, "m")
+                seen.append("not reached")
+
+            async def beside() -> None:
+                await asyncio.sleep(100_000)
+
+            others = [host.spawn(beside(), name="beside") for _ in range(3)]
+            working = host.spawn(work(), name="work")
+            await asyncio.sleep(100)
+            self.assertEqual(
+                seen, ["CancelledError 0", "NoneType 0", "LookupError 0", "CancelledError 0", "CancelledError 0"]
+            )
+            for one in asyncio.all_tasks() - {task()}:
+                one.cancel()
+            await working.wait()
+            for other in others:
+                await other.wait()
+            self.assertEqual(len(seen), 5)
+
+        run(main)
+
     def test_import_without_twisted(self) -> None:
         """The asyncio face does not import Twisted, nor anything but msgspec and attrs beside the standard library."""
         code = (

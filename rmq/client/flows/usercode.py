@@ -24,18 +24,24 @@ async def outcome(host: Host, handler: Callable[[Any], Any], argument: object) -
     """
     Call a handler and return its result and what it raised; a cancellation of the coroutine that calls goes on.
 
-    CANCELLED of something that the handler waited for is a failure like others, and so is what pytest.fail raises.
+    CANCELLED of something that the handler waited for is a failure like others, and so is what pytest.fail raises, and
+    a cancellation of the coroutine by the handler itself, or by a scope of it that leaks one.
     """
     before = host.cancellations()
     try:
-        return await host.call(handler, argument), None
+        result = await host.call(handler, argument)
+        if host.cancellations() > before:  # one that was not raised yet would end the caller in its next wait
+            await host.absorb(before)
+        return result, None
     except host.CANCELLED as error:
-        if host.cancellations() > before:
+        if host.cancellations() > before and not await host.absorb(before):
             raise
         return None, failure(error)
     except (SystemExit, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # noqa: BLE001 - any failure of a handler means that the message comes again
+        if host.cancellations() > before:
+            await host.absorb(before)
         return None, error if isinstance(error, Exception) else failure(error, f"the handler raised {error!r}")
 
 

@@ -1135,7 +1135,7 @@ class MessageTests(ClusterCase):
         (line,) = self.lines("dlq", "show", "G")
         self.assertIn(f" id={letter['message_id']} origin_topic=orders ", line)
         self.fails(64, "dlq", "resend", "G")
-        self.fails(4, "dlq", "resend", "G", "--all")
+        self.assertIn("1 dead letter is delivered to group G again", self.fails(4, "dlq", "resend", "G", "--all"))
         self.fails(2, "dlq", "resend", "G", "--id", "nothing", "--yes")
         (again,) = self.data("dlq", "resend", "G", "--id", letter["message_id"], "--yes")
         self.assertEqual((again["topic"], again["status"]), ("orders", "OK"))

@@ -34,6 +34,7 @@ class AdminTests(FlowCase):
         self.assertEqual((queues.read_queue_nums, queues.write_queue_nums, queues.perm), (5, 5, 4))
         self.sim.run(self.admin.delete_topic("orders"))
         self.assertNotIn("orders", self.sim.run(self.admin.topics()))
+        self.missing(self.admin.delete_topic("orders"), "there is no topic orders")
         self.missing(self.admin.topic_offsets("orders"), "no route of topic orders")
         self.missing(self.admin.create_topic("no name"), "no name", ConfigurationError)
         self.missing(self.admin.create_topic("orders", queues=0), "1 queue or more", ConfigurationError)

@@ -92,7 +92,8 @@ async def dlq_resend(call: Call) -> Outcome:
     ]
     if not chosen:
         raise NotFound(f"the dead-letter queue of group {options.group} has no such message")
-    call.confirm(f"{len(chosen)} dead letters are delivered to group {options.group} again", options.group)
+    count = "1 dead letter is" if len(chosen) == 1 else f"{len(chosen)} dead letters are"
+    call.confirm(f"{count} delivered to group {options.group} again", options.group)
     copies = [
         Message(
             RETRY_PREFIX + options.group,

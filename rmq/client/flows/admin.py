@@ -164,11 +164,34 @@ class Admin:
             await self._ask(addr, UPDATE_AND_CREATE_TOPIC, header, None)
 
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
-        """Delete a topic and its messages from all masters, and from the NameServers."""
-        for addr in await self.masters(cluster):
+        """
+        Delete a topic and its messages from all masters, and from the NameServers.
+
+        NotFound when neither a NameServer nor a master has it.
+        """
+        masters = await self.masters(cluster)
+        if not await self._may_exist(topic, masters):
+            raise NotFound(f"there is no topic {topic}")
+        for addr in masters:
             await self._ask(addr, DELETE_TOPIC_IN_BROKER, TopicHeader(topic=topic), None)
         for addr in tuple(self._namesrvs):
             await self._ask(addr, DELETE_TOPIC_IN_NAMESRV, DeleteTopicInNamesrvHeader(topic=topic), None)
+
+    async def _may_exist(self, topic: str, masters: Iterable[str]) -> bool:
+        """Whether a NameServer has a route of the topic, or a master has the topic or does not say it."""
+        try:
+            await self.route(topic)
+            return True
+        except NotFound:
+            pass
+        for addr in masters:
+            try:
+                await self._ask(addr, GET_TOPIC_STATS_INFO, TopicHeader(topic=topic), None)
+                return True
+            except Refused as error:
+                if error.code != ResponseCode.TOPIC_NOT_EXIST:
+                    return True
+        return False
 
     async def topic_offsets(self, topic: str) -> dict[MessageQueue, TopicOffset]:
         """Return the offsets of each queue, and when its last message was stored (epoch ms)."""

@@ -398,7 +398,10 @@ class TransactionTests(KindCase):
         return transaction_producer(self.client, "TG", self.check, ProducerSettings())
 
     async def one(self, made: TransactionProducer, body: bytes, *, fails: bool = False, unknown: bool = False) -> None:
-        async with made.transaction(Message("T", body, keys=("k",))) as transaction:
+        begun = made.transaction(Message("T", body, keys=("k",)))
+        self.assertEqual(repr(begun), "<Transaction of topic T, not begun, COMMIT>")
+        async with begun as transaction:
+            self.assertRegex(repr(begun), "^<Transaction of topic T, [0-9A-F]{32} in T broker-a:[0-9], COMMIT>$")
             await self.client.host.sleep(2)
             self.assertNotIn(body, self.inbox.bodies)
             if unknown:

@@ -186,6 +186,8 @@ class Member:
         self._is_news = False
         #: what was logged of subscriptions that differ -> when it was seen last
         self._differed_s: dict[str, float] = {}
+        #: what was logged last of pulls that brokers refuse, and when, by topic and broker
+        self._refused: dict[tuple[str, str], tuple[str, float]] = {}
         #: what the last rebalance raised, by topic
         self._failed: dict[str, str] = {}
         self._loops: list[Running] = []
@@ -720,7 +722,7 @@ class Member:
             return AGAIN_S
         held.broker_id = MASTER_ID
         if isinstance(error, Refused):  # of a permission for example, which may last for ever
-            _log.warning("queue %s cannot be pulled: %s", held.queue, error)
+            self._log_refused(held.queue, error)
             most = MOST_PAUSE_S
         else:
             _log.log(
@@ -730,6 +732,17 @@ class Member:
         pause = min(pause, most)
         await self._host.sleep(pause * self._host.rng.uniform(0.8, 1.2))
         return 2 * pause
+
+    def _log_refused(self, queue: MessageQueue, error: Refused) -> None:
+        """Log the refusal of a pull, once for all queues of the topic that the broker refuses for the same reason."""
+        place, now_s = (queue.topic, queue.broker_name), self._host.seconds()
+        text = " ".join(error.remark.split())
+        logged, at_s = self._refused.get(place, ("", now_s))
+        is_new = text != logged or now_s >= at_s + MOST_PAUSE_S
+        if is_new:
+            self._refused[place] = text, now_s
+        said = f"{error.addr} refuses it with code {error.code}: {text}"
+        _log.log(logging.WARNING if is_new else logging.DEBUG, "queue %s cannot be pulled: %s", queue, said)
 
     def _pulled(self, held: Held, response: Response[PullMessageReply, bytes], seconds: float) -> None:
         reply, process = response.header, held.process

@@ -207,6 +207,11 @@ class Transaction:
         #: what the end of the block says
         self.how = Outcome.COMMIT
 
+    def __repr__(self) -> str:
+        result = getattr(self, "result", None)
+        where = "not begun" if result is None else f"{result.message_id} in {result.queue}"
+        return f"<Transaction of topic {self._message.topic}, {where}, {self.how.name}>"
+
     def unknown(self) -> None:
         """Neither commit nor roll back at the end of the block: the broker will ask."""
         self.how = Outcome.UNKNOWN

@@ -47,6 +47,9 @@ class MessageQueue(msgspec.Struct, rename="camel", kw_only=True, frozen=True, or
     broker_name: str
     queue_id: int
 
+    def __str__(self) -> str:
+        return f"{self.topic} {self.broker_name}:{self.queue_id}"
+
 
 class KVTable(msgspec.Struct, rename="camel", kw_only=True):
     """Names with values: runtime info, KV configuration, order topics."""

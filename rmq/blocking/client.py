@@ -22,7 +22,7 @@ from rmq.client.flows.push import Delivery, Handler
 from rmq.client.flows.spans import Traced
 from rmq.client.flows.usercode import is_in_handler
 from rmq.client.observers import Observer
-from rmq.client.settings import ClientSettings, ProducerSettings, PullSettings, PushSettings
+from rmq.client.settings import ClientSettings, ProducerSettings, PullSettings, PushSettings, check_timeout
 from rmq.client.types import CloseReport, Credentials, Message, MessageQueue, ReceivedMessage, SendResult, Sql
 from rmq.errors import ClosedClient, ForkedClient
 from rmq.wire.api.clients import ConsumerConnection
@@ -398,6 +398,7 @@ class PushConsumer:
 
         The end of the block acknowledges it, an exception asks for it again. TimeoutError when none comes in time.
         """
+        check_timeout(timeout_s, may_be_zero=True)
         return Received(self._run, self._consumer, timeout_s)
 
 

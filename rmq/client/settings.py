@@ -40,6 +40,15 @@ def _seconds_or_none(settings: object, attribute: attrs.Attribute[float], value:
         raise ConfigurationError(f"{attribute.name} is a number of seconds, not {value!r}")
 
 
+def check_timeout(timeout_s: float | None, *, may_be_zero: bool = False) -> None:
+    """Refuse the ``timeout_s`` of a call that leaves no time, or is none; None is the default."""
+    if timeout_s is None:
+        return
+    if not isinstance(timeout_s, int | float) or not (timeout_s > 0 or (may_be_zero and timeout_s == 0)):
+        least = "of at least 0" if may_be_zero else "above 0"
+        raise ConfigurationError(f"timeout_s is a number of seconds {least}, not {timeout_s!r}")
+
+
 def _from(settings: object, attribute: attrs.Attribute[From], value: From) -> None:
     if not isinstance(value, From):
         raise ConfigurationError(f"{attribute.name} is one of {', '.join(map(str, From))}, not {value!r}")

@@ -14,7 +14,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmq import aio, blocking, tx
-from rmq.errors import ClosedClient
+from rmq.errors import ClosedClient, ConfigurationError
 from tests.client.loops import MemoryLoop
 from tests.client.test_dropped import ADDR, Nameserver
 
@@ -87,6 +87,8 @@ class ProcessTests(BlockingCase):
         """A wait that ends without a message says how long it was."""
         with blocking.Client(ADDR) as client, self.assertRaisesRegex(TimeoutError, "no message came within 0.01 s"):
             client.push_consumer("G", {"T": "*"}).receive(timeout_s=0.01).__enter__()
+        with blocking.Client(ADDR) as client, self.assertRaisesRegex(ConfigurationError, "timeout_s is a number of"):
+            client.push_consumer("G", {"T": "*"}).receive(timeout_s="3")  # type: ignore[arg-type]
 
 
 class CloseTests(BlockingCase):

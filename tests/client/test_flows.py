@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from msgspec import structs
 from twisted.internet.defer import Deferred
@@ -85,6 +85,31 @@ def owned(member: Member) -> int:
 
 
 class SendTests(FlowCase):
+    def test_timeouts(self) -> None:
+        """A timeout that is no number of seconds, or leaves no time, is refused before anything is sent."""
+        self.make_topic(queues=1)
+        client = self.sim.client()
+        sender = producer(client)
+        puller = self.sim.run(pull_consumer(client, "CG", {"T": "*"}, PullSettings()))
+        wrong: tuple[Any, ...] = ("3", -1, float("nan"), [3])
+        for timeout_s in (*wrong, 0):
+            for sending in (
+                sender.send(Message("T", b"x"), timeout_s=timeout_s),
+                sender.send_batch([Message("T", b"x")], timeout_s=timeout_s),
+                sender.request(Message("T", b"x"), timeout_s=timeout_s),
+            ):
+                with self.assertRaisesRegex(ConfigurationError, "timeout_s is a number of seconds above 0, not"):
+                    self.sim.run(sending)
+        for timeout_s in (None, float("inf")):
+            with self.assertRaisesRegex(ConfigurationError, "timeout_s of a request is a number of seconds"):
+                self.sim.run(sender.request(Message("T", b"x"), timeout_s=cast(Any, timeout_s)))
+        for timeout_s in wrong:
+            with self.assertRaisesRegex(ConfigurationError, "timeout_s is a number of seconds of at least 0, not"):
+                self.sim.run(puller.getmany(timeout_s=timeout_s))
+        self.assertEqual(self.sim.run(puller.getmany(timeout_s=0)), [])
+        self.assertEqual(self.sim.run(sender.send(Message("T", b"x"), timeout_s=None)).queue_offset, 0)
+        self.assertEqual(str(self.sim.run(sender.send(Message("T", b"x"))).queue), "T broker-a:0")
+
     def test_result(self) -> None:
         """A result says where the message lies; the topic is made by the first send."""
         sender = producer(self.sim.client())
@@ -295,6 +320,18 @@ class SendTests(FlowCase):
         every = "broker-a/0, broker-a/1, broker-a/2, broker-a/3"
         self.assertEqual(topic, [f"gained: {every}; lost: none", f"gained: none; lost: {every}"])
         self.assertEqual([line for line in logged.output if "does not say" in line], [])
+
+    def test_refused_pulls_in_the_log(self) -> None:
+        """What a broker refuses for all queues of a topic is one line."""
+        self.make_topic()
+        made = consumer(self.sim.client(), Inbox(), {"T": "*"})
+        self.sim.run(made.start())
+        self.until(lambda: owned(made) == 4)
+        self.sim.broker("broker-a").topics.put(TopicConfig(topic_name="T", perm=2))
+        with self.assertLogs("rmq.client", logging.WARNING) as logged:
+            self.sim.pass_s(25)
+        (line,) = [line for line in logged.output if "cannot be pulled" in line]
+        self.assertRegex(line, "queue T broker-a:[0-3] cannot be pulled: .* refuses it with code 16: ")
 
     def test_queue_of_another_topic(self) -> None:
         """A queue of another topic is refused; a topic with and without its namespace is the same one."""

@@ -16,7 +16,7 @@ from rmq.client.flows.closing import Closing
 from rmq.client.flows.instance import Instance
 from rmq.client.flows.member import Held, Member, queue_header, search_header
 from rmq.client.observers import How
-from rmq.client.settings import PullSettings, check_kind
+from rmq.client.settings import PullSettings, check_kind, check_timeout
 from rmq.client.types import CloseReport, ReceivedMessage, Sql
 from rmq.errors import ConfigurationError, LostQueue
 from rmq.wire.api.common import MessageQueue, SubscriptionData
@@ -70,6 +70,7 @@ class PullConsumer(Member):
         """
         if not isinstance(max_messages, int) or max_messages < 1:
             raise ConfigurationError(f"max_messages is a whole number of at least 1, not {max_messages!r}")
+        check_timeout(timeout_s, may_be_zero=True)
         await self.start()
         self._instance.check_usable()
         began_ms = self._host.wall_ms()

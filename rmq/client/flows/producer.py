@@ -6,6 +6,7 @@ Java: DefaultMQProducerImpl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ from rmq.client.flows import spans
 from rmq.client.flows.instance import AGAIN_S, Awaited, Instance
 from rmq.client.flows.usercode import tell
 from rmq.client.observers import Sent
-from rmq.client.settings import ProducerSettings, check_kind
+from rmq.client.settings import ProducerSettings, check_kind, check_timeout
 from rmq.client.types import CloseReport, Message, NotDurable, ReceivedMessage, SendResult, SendStatus
 from rmq.errors import (
     ClosedClient,
@@ -84,7 +85,7 @@ class Producer:
         choose the queue; otherwise queues take turns and a failed broker is avoided. Raises NotDelivered, NoRoute, and
         with ``strict`` NotDurable. Who cancels the wait does not take the message back.
         """
-        self._check([message], queue, sharding_key)
+        self._check([message], queue, sharding_key, timeout_s)
         message_id = self._instance.unique_id()
         with spans.sending(self._instance, "send", [message], [message_id], sharding_key=sharding_key) as span:
             out = self.made(message, message_id, span.properties(), queue)
@@ -97,7 +98,7 @@ class Producer:
     ) -> SendResult:
         """Send messages of one topic, without delay, as one: all are stored or none."""
         messages = _batch(messages)
-        self._check(messages)
+        self._check(messages, timeout_s=timeout_s)
         ids = [self._instance.unique_id() for _ in messages]
         with spans.sending(self._instance, "send", messages, ids, is_batch=True) as span:
             try:
@@ -134,7 +135,11 @@ class Producer:
 
         ClosedClient when the client is closed meanwhile.  Java: DefaultMQProducerImpl#request
         """
-        self._check([message])
+        self._check([message], timeout_s=timeout_s)
+        if timeout_s is None or timeout_s == math.inf:
+            error = ConfigurationError(f"the timeout_s of a request is a number of seconds, not {timeout_s!r}")
+            self._tell_refused([message], error)
+            raise error
         host, instance = self._instance.host, self._instance
         deadline = host.seconds() + timeout_s
         correlation_id, message_id = f"{host.rng.getrandbits(128):032x}", instance.unique_id()
@@ -181,10 +186,15 @@ class Producer:
         return list(await self._writable(wrap(self._namespace, topic), self._instance.settings.ask_timeout_s))
 
     def _check(
-        self, messages: Sequence[Message], queue: MessageQueue | None = None, sharding_key: str | None = None
+        self,
+        messages: Sequence[Message],
+        queue: MessageQueue | None = None,
+        sharding_key: str | None = None,
+        timeout_s: float | None = None,
     ) -> None:
         """Raise what forbids this send."""
         try:
+            check_timeout(timeout_s)
             self._instance.check_usable()
             if self._closed:
                 raise ClosedClient("the producer is closed")

@@ -10,10 +10,8 @@ from __future__ import annotations
 import os
 import platform
 import re
-import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from twisted.application.service import IService, MultiService
@@ -37,6 +35,7 @@ from rmq.runtime.config import (
     to_properties,
 )
 from rmq.runtime.properties import format_properties, without_secrets
+from rmq.runtime.signals import handle_signals
 
 if TYPE_CHECKING:
     from rmq.runtime.http.face import Face
@@ -393,7 +392,7 @@ class TopService(MultiService):
     The outermost service of a process.
 
     It gives `twistd`'s application the log observer of the command line, turns ``start_errors`` and a port in use into
-    one line, and lets SIGHUP stop the process as SIGTERM does (a terminal that closes sends it), unless it is ignored.
+    one line, and sets what the signals do (:mod:`rmq.runtime.signals`).
     """
 
     _log = Logger()
@@ -422,8 +421,7 @@ class TopService(MultiService):
         super().setServiceParent(parent)
 
     def startService(self) -> None:
-        if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
-            signal.signal(signal.SIGHUP, self._hung_up)
+        handle_signals()
         self._log.info(
             "{role} is rmq {version} from {folder}, with Python {python} and Twisted {twisted}",
             role=self._role_name,
@@ -442,10 +440,6 @@ class TopService(MultiService):
                 # sys.stderr is twistd's log by now.
                 print(text, file=sys.__stderr__, flush=True)
             raise StartError(text) from error
-
-    def _hung_up(self, signum: int, frame: FrameType | None) -> None:
-        self._log.warn("Received SIGHUP, which stops this process as SIGTERM does")
-        signal.raise_signal(signal.SIGTERM)
 
 
 def check_addresses(text: str, source: str) -> None:

@@ -22,6 +22,7 @@ import rmq
 from rmq.runtime import logs
 from rmq.runtime.http.face import Face
 from rmq.runtime.http.service import HttpService
+from rmq.runtime.signals import MEANINGLESS, STOPPING
 from rmq.runtime.tap import RmqOptions, StartError, TopService, check_addresses
 
 ADDR_VARIABLE = "RMQ_TEST_NAMESRV_ADDR"
@@ -98,6 +99,9 @@ class TapCase(SynchronousTestCase):
         self.events = EventLoggingObserver()
         globalLogPublisher.addObserver(self.events)
         self.addCleanup(globalLogPublisher.removeObserver, self.events)
+        for name in (*STOPPING, *MEANINGLESS, "SIGQUIT"):
+            number = signal.Signals[name]
+            self.addCleanup(signal.signal, number, signal.getsignal(number))
 
     def file(self, text: str) -> str:
         path = f"{self.root}/role.properties"
@@ -467,22 +471,50 @@ class StartErrorTests(TapCase):
         self.assertEqual(len(texts), 1)
         self.assertTrue(texts[0].startswith(f"rmq-role is rmq {rmq.__version__} from {folder}, with Python 3."), texts)
 
-    def test_hang_up(self) -> None:
-        """SIGHUP stops as SIGTERM does, with a line in the log; under nohup it stays ignored."""
+    def raise_each(self, *names: str) -> list[str]:
+        """Start, raise each signal, and return the lines that the log has of them."""
         asked: list[int] = []
-        for number in (signal.SIGHUP, signal.SIGTERM):
-            self.addCleanup(signal.signal, number, signal.getsignal(number))
+        numbers = [signal.Signals[name] for name in names]
+        self.addCleanup(signal.signal, signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
-        top = TopService("rmq-role", None, is_daemon=True)
+        TopService("rmq-role", None, is_daemon=True).startService()
+        before = len(list(self.events))
+        for number in numbers:
+            signal.raise_signal(number)
+        texts = [str(event["log_format"]).format(**event) for event in list(self.events)[before:]]
+        stops = [text for text in texts if "stops this process as SIGTERM does" in text]
+        self.assertEqual(len(stops), len(asked))
+        return texts
+
+    def test_signals_that_stop(self) -> None:
+        """What would kill a server stops it as SIGTERM does, with a line in the log: terminals, limits, timers."""
+        texts = self.raise_each("SIGHUP", "SIGXCPU", "SIGPWR", "SIGALRM")
+        self.assertEqual(texts[0], "Received SIGHUP, which stops this process as SIGTERM does")
+        self.assertEqual(len([text for text in texts if "SIGTERM" in text]), 4)
+
+    def test_signals_without_meaning(self) -> None:
+        """SIGUSR1 and SIGUSR2, for which a server has no use, are a line in the log; they ended it."""
+        texts = self.raise_each("SIGUSR1", "SIGUSR2")
+        self.assertEqual(texts, [f"Received SIGUSR{n}, which has no meaning here: ignored" for n in (1, 2)])
+
+    def test_threads(self) -> None:
+        """`kill -3`, which shows the threads of a JVM, writes those of this process into the log and ends nothing."""
+        (text,) = self.raise_each("SIGQUIT")
+        self.assertTrue(text.startswith("Received SIGQUIT: this process goes on; its threads are\n"), text)
+        self.assertIn("thread MainThread:", text)
+        self.assertIn("in raise_each\n", text)
+
+    def test_ignored_signals(self) -> None:
+        """A signal that is ignored, as SIGHUP is under nohup, or has a handler, stays so."""
+        asked: list[int] = []
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        top.startService()
-        signal.raise_signal(signal.SIGHUP)
-        self.assertEqual(asked, [])
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
-        top.startService()
-        signal.raise_signal(signal.SIGHUP)
-        self.assertEqual(asked, [signal.SIGTERM])
-        self.assertTrue(any("SIGHUP" in str(event["log_format"]) for event in self.events))
+        signal.signal(signal.SIGUSR1, lambda number, frame: asked.append(number))
+        TopService("rmq-role", None, is_daemon=True).startService()
+        self.assertIs(signal.getsignal(signal.SIGHUP), signal.SIG_IGN)
+        signal.raise_signal(signal.SIGUSR1)
+        self.assertEqual(asked, [signal.SIGUSR1])
 
     def test_unexpected(self) -> None:
         """Anything else keeps its traceback."""

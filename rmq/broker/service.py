@@ -455,7 +455,7 @@ class BrokerService(MultiService):
         """End a start that failed."""
         Service.stopService(self)
         ending = [maybeDeferred(part.stopService) for part in reversed(started)]
-        ending.append(maybeDeferred(self.store.stop))
+        ending.append(maybeDeferred(self.store.abandon))
         DeferredList(ending, consumeErrors=True)
 
     def stopService(self) -> Deferred[None]:

@@ -99,6 +99,8 @@ class Recovery:
     #: from here to the end a slave should compare with its master: its power failed, or records behind the last fsync
     #: are damaged, which a kill alone does not do; None: no need
     suspect_from: int | None = attrs.field(init=False, default=None)
+    #: nothing was read, truncated or added: our own clean stop ended the log where it ends, or there is none
+    is_untouched: bool = attrs.field(init=False, default=False)
     #: queues with units from before the last known fsync
     _synced_queues: set[Key] = attrs.field(init=False, factory=set)
     #: the truncated bytes must be saved first, because of this damage
@@ -143,6 +145,7 @@ class Recovery:
                 folder=self.commit_log.folder,
                 max_phy=self.queues.max_phy,
             )
+        self.is_untouched = self.is_clean and not list(self.queues)
         self.queues.cut(0)
         if self.index is not None:
             self.index.drop_all()
@@ -192,6 +195,7 @@ class Recovery:
         self.dispatcher.damage.clear()
         self.dispatcher.fills_gaps = full or start == log.min_offset
         trusted = not full and self._ended_here(start)
+        self.is_untouched = trusted
         end = start if trusted else self._read(start)
         self.dispatcher.fills_gaps = True
         self._finish(end, zeros_behind=trusted)

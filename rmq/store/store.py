@@ -164,6 +164,8 @@ class MessageStore:
         #: everything before is on the slaves that count; beyond any end where none counts
         self._replicated = 0 if config.all_ack_in_sync_state_set and not config.is_slave else NO_LIMIT
         self._load_report: LoadReport | None = None
+        #: end of the log and number of units, when load found all as a clean stop had left it, and changed nothing
+        self._untouched: tuple[int, int] | None = None
 
     @property
     def replication(self) -> Replication | None:
@@ -260,6 +262,8 @@ class MessageStore:
             # From here on files change; a crash must not look like a clean stop.
             self._abort_file.create_empty()
         recovery.run()
+        if recovery.is_untouched:
+            self._untouched = self._commit_log.end, self._queues.total_units
         # Not before: should the process be killed until then, the next one must know of the power failure.
         if recovery.suspect_from is not None:
             self._suspect = recovery.suspect_from, self._commit_log.end
@@ -294,6 +298,21 @@ class MessageStore:
         for periodic in self._periodic:
             periodic.start()
         self._decide()
+
+    def abandon(self) -> Deferred[None]:
+        """
+        Stop because the start of the broker has failed; the process may end before the Deferred fires.
+
+        A store that was stopped cleanly before, and took nothing since, is left so at once: the next start need not
+        recover as after a crash.
+        """
+        now = self._commit_log.end, self._queues.total_units
+        if self._started and self._failure is None and now == self._untouched == (self._dispatcher.dispatched, now[1]):
+            self._started = False
+            with contextlib.suppress(DiskError):
+                self._commit_log.drop_unused_file()
+                self._abort_file.delete()
+        return self.stop()
 
     def stop(self) -> Deferred[None]:
         """Write and sync everything and give the lock back; fires when that is done. Harmless when not loaded."""

@@ -19,9 +19,10 @@ from rmq.runtime.platform import Platform
 from rmq.sim.net import SimNet
 from rmq.sim.node import Node
 from rmq.sim.world import World
+from rmq.store.health import StopBefore
 from rmq.wire import fastjson
 from rmq.wire.record import decode_records
-from tests.broker.harness import WALL_AHEAD_S, OneBroker, RawClient, heartbeat, pull_ext, send_ext, setup_of
+from tests.broker.harness import PORT, WALL_AHEAD_S, OneBroker, RawClient, heartbeat, pull_ext, send_ext, setup_of
 
 
 class StartTests(SynchronousTestCase):
@@ -118,6 +119,34 @@ class StartTests(SynchronousTestCase):
             error = self.assertRaises(CannotListenError, one.node.start, build)
             self.assertIn(str(port), str(error))
         one.start()
+        one.end()
+        self.flushLoggedErrors()
+
+    def test_start_that_fails_after_a_clean_stop(self) -> None:
+        """A start that ends at a taken port changes nothing: the next one does not recover as after a crash."""
+        one = OneBroker()
+        client = one.connect()
+        for how, sends in ((StopBefore.CLEAN, 0), (StopBefore.CLEAN, 20), (StopBefore.KILLED, 20)):
+            for number in range(sends):
+                client.ask(310, send_ext("T"), b"%d" % number)
+            if how is StopBefore.CLEAN:
+                one.stop()
+            else:
+                one.node.kill()
+
+            def build(platform: Platform) -> BrokerService:
+                platform.reactor.listenTCP(PORT, Factory())
+                return one.build(platform)
+
+            self.assertRaises(CannotListenError, one.node.start, build)
+            self.assertEqual(one.node.disk.exists("/store/abort"), how is StopBefore.KILLED)
+            one.start()
+            report = one.service.store.health().load
+            assert report is not None
+            self.assertIs(report.stop_before, how)
+            client = one.connect()
+            found = decode_records(client.ask(11, pull_ext()).body or b"") if sends else []
+            self.assertGreaterEqual(len(found), sends)
         one.end()
         self.flushLoggedErrors()
 

@@ -147,8 +147,30 @@ class OneFileTests(ConfigCheckCase):
         self.finds_in_master(
             6, "brokerIP1", "no address that can be dialled", ("brokerIP1=10.0.0.3", "brokerIP1=0.0.0.0")
         )
+        for host in ("10.0.0.300", "10.0.0.3:10911", "10.0.0", "a b", "a,b", "http://broker", "a..b", "10.0.0.3."):
+            self.finds_in_master(
+                6, "brokerIP1", "no IP address, and cannot be", ("brokerIP1=10.0.0.3", f"brokerIP1={host}")
+            )
+        for host in ("broker_1", "broker-1.example.", "4a.example", "10.0.0.3.example"):
+            self.assertEqual(self.found(master=MASTER.replace("brokerIP1=10.0.0.3", f"brokerIP1={host}")), [])
         ((_, line, key, _),) = self.found(master=MASTER.replace(";10.0.0.2:9876", ",10.0.0.2:9876"))
         self.assertEqual((line, key), (5, "namesrvAddr"))
+
+    def test_files_of_other_processes(self) -> None:
+        """Files of Apache's BrokerContainer and of its controller are one finding that says what they are."""
+        container = "listenPort=10811\nbrokerConfigPaths=/etc/a.conf:/etc/b.conf\n"
+        ((_, line, key, why),) = self.found(container=container)
+        self.assertEqual((line, key), (2, "brokerConfigPaths"))
+        self.assertIn("BrokerContainer", why)
+        dledger = "controllerDLegerGroup=g\ncontrollerDLegerPeers=n0-127.0.0.1:9878\ncontrollerDLegerSelfId=n0\n"
+        jraft = "controllerType=jRaft\njRaftGroupId=g\njRaftServerId=127.0.0.1:9880\njRaftInitConf=127.0.0.1:9880\n"
+        for text in (dledger, jraft):
+            ((_, line, _, why),) = self.found(controller=text)
+            self.assertEqual(line, 1)
+            self.assertIn("enableControllerInNamesrv=true", why)
+        rows = self.found(namesrv=f"enableControllerInNamesrv=true\nlistenPort=9876\n{dledger}")
+        self.assertTrue(rows)
+        self.assertFalse([why for *_, why in rows if "process of its own" in why])
 
     def test_role(self) -> None:
         """An id that does not fit the role, as the server's start says it."""

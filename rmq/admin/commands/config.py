@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,6 +38,21 @@ from rmq.store.config import BrokerRole
 
 #: the host of a file that names none; a documentation address, no server has it
 NO_HOST = "192.0.2.0"
+
+#: a key that only files of another process of Apache's have, and what such a file is
+FOREIGN_FILES = {
+    "brokerConfigPaths": "a file of Apache's BrokerContainer, which does not exist here: start one rmq-broker with "
+    "each of the files that it names, and check those",
+    **dict.fromkeys(
+        ("controllerDLegerGroup", "controllerDLegerSelfId", "controllerType", "jRaftGroupId", "jRaftServerId"),
+        "a file of Apache's controller as a process of its own; here the controller runs in a NameServer, "
+        "with enableControllerInNamesrv=true in its file",
+    ),
+}
+IN_NAMESRV = "enableControllerInNamesrv"
+
+#: what a host name may be; with digits only behind the last dot it would be an address
+HOST_NAME = re.compile(r"(?:[\w-]{1,63}\.)*(?!\d+\.?$)[\w-]{1,63}\.?")
 
 #: keys with a file that holds a secret
 SECRET_FILES = ("tls.server.keyPath", "tls.client.keyPath", "aclFile", "aclToolsFile")
@@ -145,7 +161,7 @@ async def config_check(call: Call) -> Outcome:
         if path.endswith((".yml", ".yaml")):
             check_accounts(source, data)
             continue
-        if not _read_entries(source, data):
+        if not _read_entries(source, data) or _is_foreign(source):
             continue
         kind = kind_of(source)
         if kind is TlsConfig:
@@ -209,6 +225,17 @@ def _read_entries(source: Source, data: bytes) -> bool:
     return True
 
 
+def _is_foreign(source: Source) -> bool:
+    """Add what a file is that no server here reads; its keys are not looked at then."""
+    if source.values.get(IN_NAMESRV, "").strip().lower() == "true":
+        return False
+    for key, what in FOREIGN_FILES.items():
+        if key in source.values:
+            source.find(key, what)
+            return True
+    return False
+
+
 def check_accounts(source: Source, data: bytes) -> None:
     """Check a file of accounts, or of one account."""
     try:
@@ -270,11 +297,22 @@ def check_broker(source: Source, disk: Disk) -> list[Broker]:
     _check_terms(source, access[0], disk)
     hosts = [addr.rpartition(":")[0] for addr in setup.namesrv_addrs]
     for key, address in (("brokerIP1", broker.broker_ip1), ("brokerIP2", broker.broker_ip2)):
+        if address and not _is_host(address):
+            source.find(key, f"{address} is no IP address, and cannot be a host name")
         if address and _is_loopback(address) and hosts and not any(map(_is_loopback, hosts)):
             source.find(
                 key, f"{address} would be registered at NameServers of other machines: clients there cannot dial it"
             )
     return [Broker(source, setup)]
+
+
+def _is_host(text: str) -> bool:
+    """Tell whether a text can be a host; whether the name is known is not looked up here."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return HOST_NAME.fullmatch(text) is not None
+    return True
 
 
 def _loaded(source: Source, classes: Sequence[type]) -> tuple[Any, ...] | None:

@@ -8,6 +8,8 @@ Every line that is typed goes to the log with the peer's address.
 
 from __future__ import annotations
 
+import os
+import stat
 from typing import Any
 
 import attrs
@@ -96,6 +98,17 @@ class ManholeService(Service):
                 host=INTERFACE,
                 port=port,
                 keys=keys,
+            )
+            self._warn_of_writers(keys)
+
+    def _warn_of_writers(self, path: str) -> None:
+        """Say who may add keys besides the owner of the file: sshd refuses such a file."""
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+        if mode & (stat.S_IWGRP | stat.S_IWOTH):
+            self._log.warn(
+                "{keys} can be written by other users (mode {mode}), who can so enter the manhole: chmod 600 {keys}",
+                keys=path,
+                mode=f"{mode:o}",
             )
 
     def stopService(self) -> Deferred[None]:

@@ -62,6 +62,7 @@ class ManholeCase(SynchronousTestCase):
         path = f"{self.root}/authorized_keys"
         with open(path, "wb") as file:
             file.write(b"# mine\n" + key.public().toString("openssh") + b"\n")
+        os.chmod(path, 0o600)
         return path
 
 
@@ -91,6 +92,21 @@ class ServiceTests(ManholeCase):
             event = list(self.events)[-1]
             self.assertEqual((event["log_level"], text in formatEvent(event)), (level, True))
             service.stopService()
+
+    def test_keys_that_others_can_write(self) -> None:
+        """A file of keys to which other users of the machine can add theirs is a warning with the remedy."""
+        keys = self.authorized_keys()
+        for mode, warnings in ((0o600, 0), (0o644, 0), (0o660, 1), (0o666, 1)):
+            os.chmod(keys, mode)
+            before = len(list(self.events))
+            service = make_manhole_service(f"ssh:6667:{keys}", {}, reactor=self.reactor)
+            service.startService()
+            service.stopService()
+            found = [formatEvent(event) for event in list(self.events)[before:] if event["log_level"] is LogLevel.warn]
+            self.assertEqual(len(found), warnings, found)
+            for line in found:
+                self.assertIn(f"(mode {mode:o})", line)
+                self.assertIn(f"chmod 600 {keys}", line)
 
     def test_taken_port(self) -> None:
         """A port that is taken is an error of the start, not a traceback in the log of a process without a prompt."""

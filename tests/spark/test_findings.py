@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rmq_audit.driver.findings import INVARIANTS, Finding, consolidate, finding, judge
+from rmq_audit.report.pair import causes_of, finding_lines
 from rmq_audit.worker.work import Severity
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -88,3 +89,32 @@ class CauseTests(SynchronousTestCase):
         ids = [consolidate([at("RP-DIFF", 100, 200, topic="t")])[0].finding_id for _ in range(2)]
         self.assertEqual(ids[0], ids[1])
         self.assertNotEqual(ids[0], consolidate([at("RP-DIFF", 101, 200, topic="t")])[0].finding_id)
+
+
+class SummaryTests(SynchronousTestCase):
+    def test_remarks_on_queues_that_are_behind(self) -> None:
+        """Of a broker that runs each queue may be behind: the summary says it once, beside all that is wrong."""
+
+        def behind(queue_id: int, replica: str, reason: str, severity: Severity | None = None) -> Finding:
+            detail = f"{queue_id + 1} records have no unit in their consume queue: {reason}"
+            place = {"topic": "T", "queue_id": queue_id, "queue_offset_from": 7}
+            return finding("CQ-BEHIND", replica, severity=severity, count=queue_id + 1, detail=detail, **place)
+
+        found = consolidate(
+            [behind(number, "master", "in use", Severity.INFO) for number in range(20)]
+            + [behind(number, "slave", "in use", Severity.INFO) for number in (60, 61)]
+            + [behind(30, "master", "the topic was deleted", Severity.INFO)]
+            + [behind(number, "master", "in use") for number in (40, 41)]
+        )
+        shown = causes_of(found)
+        self.assertEqual(
+            sorted((one.severity.name, one.replica, "deleted" in one.detail) for one in shown),
+            [
+                ("INFO", "master", False), ("INFO", "master", True), ("INFO", "slave", False),
+                ("WARN", "master", False), ("WARN", "master", False),
+            ],
+        )  # fmt: skip
+        lines = [line for one in shown for line in finding_lines(one, found) if "the same" in line]
+        self.assertIn("    the same of 1 more queues, 62 records", lines)
+        self.assertIn("    the same of 19 more queues, 209 records", lines)
+        self.assertEqual(len(lines), 2)

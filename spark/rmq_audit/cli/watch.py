@@ -29,7 +29,7 @@ from rmq_audit.driver.previous import NEW, Previous, read_previous
 from rmq_audit.engine.engines import Engine
 from rmq_audit.report import cluster as clusterreport
 from rmq_audit.report.files import write
-from rmq_audit.report.pair import MAX_SHOWN, Run, finding_lines, since_text
+from rmq_audit.report.pair import MAX_SHOWN, Run, causes_of, finding_lines, since_text
 from rmq_audit.worker.location import InputError, located
 from rmq_audit.worker.work import MASTER, SLAVE, STORE
 
@@ -216,7 +216,7 @@ class Watch:
             f"round {self._number}  {run.started_at}  {result.verdict} (exit status {result.exit_status}), "
             f"{run.seconds:.1f} s" + (f"; since {changed}" if changed else "")
         )
-        new = [one for one in result.findings if one.state == NEW and one.derived_from is None]
+        new = causes_of([one for one in result.findings if one.state == NEW])
         for one in new[:MAX_SHOWN]:
             first, *rest = finding_lines(one, result.findings)
             self._say(f"  new: {one.broker}: {first}" if one.broker else f"  new: {first}")

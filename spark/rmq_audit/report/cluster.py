@@ -76,7 +76,7 @@ def to_text(result: ClusterResult, run: Run) -> str:
 
 
 def _lines(result: ClusterResult, run: Run) -> Iterator[str]:
-    causes = [one for one in result.findings if one.derived_from is None]
+    causes = report.causes_of(result.findings)
     yield f"{result.verdict}  (exit status {result.exit_status})  {report.counted(result.findings)}"
     if run.previous is not None:
         yield f"since     {report.since_text(result.findings, run)}"

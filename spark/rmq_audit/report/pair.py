@@ -17,6 +17,7 @@ from rmq_audit.driver.previous import NEW, PERSISTING, Previous, mark, offsets_t
 from rmq_audit.report.pictures import lag_of
 from rmq_audit.report.rules import ONE_LOOK, rules_of
 from rmq_audit.worker import kernel
+from rmq_audit.worker.work import Severity
 
 #: version of the JSON's layout
 FORMAT_VERSION = 1
@@ -154,7 +155,7 @@ def _side(log: Log) -> dict[str, Any]:
 
 
 def _lines(result: Result, run: Run) -> Iterator[str]:
-    causes = [one for one in result.findings if one.derived_from is None]
+    causes = causes_of(result.findings)
     yield f"{result.verdict.value}  (exit status {result.exit_status})  {counted(result.findings)}"
     all_of = result.coverage
     yield from _side_lines(result.master, all_of.master)
@@ -254,6 +255,27 @@ def _side_lines(log: Log, coverage: SideCoverage) -> Iterator[str]:
         yield f"{'':<9} not RocketMQ's and not read: {names}{f' and {more} more' if more else ''}"
 
 
+def causes_of(findings: Sequence[Finding]) -> list[Finding]:
+    """
+    Return the findings that a summary shows: no consequences, and of remarks on queues that are behind one of a kind.
+
+    Each queue of a busy broker has such a remark, and they would leave no room for what is wrong.
+    """
+    shown: dict[object, Finding] = {}
+    for one in findings:
+        if one.derived_from is None:
+            shown.setdefault(_remark(one) or one.finding_id, one)
+    return list(shown.values())
+
+
+def _remark(one: Finding) -> object:
+    """Return what remarks of one kind have in common; None for other findings."""
+    reason = one.detail.partition(": ")[2]
+    if one.severity is not Severity.INFO or one.invariant != "CQ-BEHIND" or not reason:
+        return None
+    return one.broker, one.replica, reason
+
+
 def finding_lines(one: Finding, findings: Sequence[Finding]) -> Iterator[str]:
     """Yield what the summary says of a finding; ``findings`` are all, for those that follow from it."""
     blame = "" if one.blame is None else f", blame {one.blame}"
@@ -268,6 +290,10 @@ def finding_lines(one: Finding, findings: Sequence[Finding]) -> Iterator[str]:
     for side, evidence in (("master", one.evidence_master), ("slave", one.evidence_slave)):
         if evidence:
             yield f"    {side:<6} {one.evidence_phy}: {evidence}"
+    kind = _remark(one)
+    alike = [] if kind is None else [other for other in findings if other is not one and _remark(other) == kind]
+    if alike:
+        yield f"    the same of {len(alike)} more queues, {sum(other.count for other in alike)} records"
     derived = [other for other in findings if other.derived_from == one.finding_id]
     if derived:
         kinds = sorted({f"{other.invariant} on {other.replica}" for other in derived})

@@ -120,6 +120,20 @@ class MovingTests(WatchCase):
             if self.meanwhile:
                 self.meanwhile.pop(0)()
 
+    def test_a_slave_that_was_empty(self) -> None:
+        """A slave that gets its first messages between two looks is not ahead of where its master ended before."""
+        for root in (self.whole.master, self.whole.slave):
+            (root / "config" / "consumerOffset.json").unlink()  # of the whole log
+        self.show(self.master, 100)
+        (self.slave / "commitlog").mkdir(parents=True)
+        self.meanwhile = [lambda: self.grow((200, 0), (190, 0)), lambda: None]
+        watch = self.watch()
+        for messages in (250, 290):
+            watch.round()
+            self.assertNotIn("RP-AHEAD", [invariant for invariant, _ in self.causes()])
+            self.assertIn(self.last()["exit_status"], (0, 1), self.said)
+            self.grow((messages, 0), (messages - 10, 0))
+
     def test_what_moves_while_it_is_read(self) -> None:
         """Records that arrive in the middle of a round belong to the next one, on either side."""
         messages = [100]

@@ -148,7 +148,7 @@ class Watch:
                     tables,
                     engine,
                     self._options,
-                    ends=_ends_of(judged),
+                    ends=_ends_of(judged, seen, self._ends),
                     earlier=None if previous is None else previous.pairs,
                 )
                 run = attrs.evolve(run, engine=engine.name)
@@ -237,13 +237,23 @@ def _why_no_ends(seen: Mapping[str, End]) -> str:
     return "the first round of these logs: the next one compares their ends"
 
 
-def _ends_of(judged: Mapping[str, End]) -> Callable[[Pair], Mapping[str, int] | None]:
-    """Return what gives each pair its ends; None where all sides state theirs."""
+def _ends_of(
+    judged: Mapping[str, End], seen: Mapping[str, End], before: Mapping[str, End]
+) -> Callable[[Pair], Mapping[str, int] | None]:
+    """
+    Return what gives each pair its ends; None where all sides state theirs, or one has no log yet.
+
+    A slave that was empty at the previous look is limited by this one only, and so must its master be: else the slave
+    would seem ahead of it.
+    """
 
     def ends(pair: Pair) -> Mapping[str, int] | None:
         sides = {STORE: pair.broker.master} if pair.slave is None else {MASTER: pair.broker.master, SLAVE: pair.slave}
-        found = {side: judged[located(path)].phy for side, path in sides.items() if located(path) in judged}
-        return found or None
+        places = {side: located(path) for side, path in sides.items()}
+        if not all(place in seen for place in places.values()):
+            return None
+        is_new = not all(place in before for place in places.values())
+        return {side: (seen if is_new else judged)[place].phy for side, place in places.items()}
 
     return ends
 

@@ -106,7 +106,7 @@ class ManholeService(Service):
         mode = stat.S_IMODE(os.stat(path).st_mode)
         if mode & (stat.S_IWGRP | stat.S_IWOTH):
             self._log.warn(
-                "{keys} can be written by other users (mode {mode}), who can so enter the manhole: chmod 600 {keys}",
+                "other users can write {keys} (mode {mode}), and enter with a key of theirs: chmod 600 {keys}",
                 keys=path,
                 mode=f"{mode:o}",
             )

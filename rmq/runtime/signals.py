@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from types import FrameType
 
 from twisted.logger import Logger
@@ -33,11 +34,11 @@ def handle_signals() -> None:
     _handle(("SIGQUIT",), _show_threads)
 
 
-def _handle(names: tuple[str, ...], handler: object) -> None:
+def _handle(names: tuple[str, ...], handler: Callable[[int, FrameType | None], None]) -> None:
     for name in names:
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, handler)  # type: ignore[arg-type]
+            signal.signal(number, handler)
 
 
 def _stop(signum: int, frame: FrameType | None) -> None:

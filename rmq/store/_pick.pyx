@@ -644,7 +644,7 @@ cdef struct Request:
 
 
 cdef bint is_plain(const Token* token) noexcept nogil:
-    """Return whether this is a string, not empty, that stands for itself."""
+    """Return whether this is a string, not empty, without escapes and control characters."""
     cdef Py_ssize_t i
     if not token.is_text or token.escaped or token.size == 0:
         return False

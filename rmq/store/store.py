@@ -306,8 +306,9 @@ class MessageStore:
         A store that was stopped cleanly before, and took nothing since, is left so at once: the next start need not
         recover as after a crash.
         """
-        now = self._commit_log.end, self._queues.total_units
-        if self._started and self._failure is None and now == self._untouched == (self._dispatcher.dispatched, now[1]):
+        end = self._commit_log.end
+        is_untouched = self._untouched == (end, self._queues.total_units) and self._dispatcher.dispatched == end
+        if self._started and self._failure is None and is_untouched:
             self._started = False
             with contextlib.suppress(DiskError):
                 self._commit_log.drop_unused_file()

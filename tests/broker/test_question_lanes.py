@@ -238,6 +238,10 @@ class QuestionLaneTests(SidesCase):
             self.assertEqual(decode_records(answer.body or b"")[0].body, b"%d" % number)
         self.ask(12, {**BY_KEY, "key": "\x7f"})
         self.assertEqual((self.taken[12], len(self.lanes[12]._known)), (4, 1))
+        self.assertEqual(self.ask(12, {**BY_KEY, "key": "key0", "beginTimestamp": "9" * 15}).code, 22)
+
+        # messages that are found where these texts are taken as they are written
+        self.ask(310, send_ext("T", props="KEYS\x01ke\\u0079 k\ny 4444 true"))
 
         frame = encode_command(RemotingCommand(12, opaque=7, ext_fields={**BY_KEY, "key": "key0"}))
         odd = [b'""', b"4444", b'"ke\\u0079"', b'"\xffey"', b'"\xed\xa0\x80"', b'"k\ny"', b'"k","key":"key0"', b"true"]

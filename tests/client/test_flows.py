@@ -316,8 +316,8 @@ class SendTests(FlowCase):
             self.sim.run(one.start())
             self.sim.pass_s(25)
             self.sim.run(one.close())
-        topic = [line.partition("topic T; ")[2] for line in logged.output if "topic T;" in line]
-        every = "broker-a/0, broker-a/1, broker-a/2, broker-a/3"
+        topic = [line.partition("topic T here; ")[2] for line in logged.output if "topic T here;" in line]
+        every = "T broker-a:0, T broker-a:1, T broker-a:2, T broker-a:3"
         self.assertEqual(topic, [f"gained: {every}; lost: none", f"gained: none; lost: {every}"])
         self.assertEqual([line for line in logged.output if "does not say" in line], [])
 

@@ -251,6 +251,34 @@ class AsyncioHostTests(host_contract.Contract):
 
         run(main)
 
+    def test_owner_that_cancels_too(self) -> None:
+        """A handler has cancelled its task, and the owner does so before that has come: the task ends."""
+
+        async def main(loop: SimLoop) -> None:
+            host, seen = AsyncioHost(), list[str]()
+
+            async def cancels(message: object) -> None:
+                current = asyncio.current_task()
+                assert current is not None
+                current.cancel()
+                loop.call_soon(working.cancel)
+
+            async def work() -> None:
+                await outcome(host, cancels, "m")
+                seen.append("went on")
+
+            async def beside() -> None:
+                await asyncio.sleep(100_000)
+
+            other = host.spawn(beside(), name="beside")
+            working = host.spawn(work(), name="work")
+            await working.wait()
+            other.cancel()
+            await other.wait()
+            self.assertEqual(seen, [])
+
+        run(main)
+
     def test_handlers_that_cancel_their_task(self) -> None:
         """
         A handler that cancels its own task, or lets the cancellation of a scope of it out, has failed; its worker goes

@@ -153,7 +153,7 @@ async def config_check(call: Call) -> Outcome:
         try:
             data = disk.read_whole(path)
         except FileNotFoundError as error:
-            raise WrongUse(f"{path}: {error.strerror}") from error
+            raise WrongUse(f"{path}: no such file") from error
         except DiskError as error:
             raise WrongUse(str(error)) from error
         source = Source(path)

@@ -94,11 +94,6 @@ FORGET_DIFFERENCE_S = 600.0
 _log = logging.getLogger("rmq.client.consumer")
 
 
-def _names(queues: Iterable[MessageQueue]) -> str:
-    names = sorted((queue.broker_name, queue.queue_id) for queue in queues)
-    return ", ".join(f"{broker_name}/{queue_id}" for broker_name, queue_id in names) or "none"
-
-
 @attrs.define(eq=False)
 class Held:
     """A queue that is ours now."""
@@ -446,12 +441,11 @@ class Member:
             self._told[topic] = now
             gained, lost = now - before, before - now
             _log.info(
-                "group %s has %d queues of topic %s; gained: %s; lost: %s",
+                "group %s has %d queues of topic %s here; gained: %s; lost: %s",
                 self._group,
                 len(now),
                 topic,
-                _names(gained),
-                _names(lost),
+                *(", ".join(map(str, sorted(queues))) or "none" for queues in (gained, lost)),
             )
             event = Rebalanced(topic=topic, group=self._group, queues=now, gained=gained, lost=lost)
             tell(self._instance.observers, lambda observer: observer.rebalanced(event))
